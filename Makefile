@@ -1,0 +1,76 @@
+# Every target sets up the environment it needs, and leaves it alone until pyproject.toml or constraints.txt changes.
+
+PYTHON ?= $(shell python3.11 -c '' >/dev/null 2>&1 && echo python3.11 || echo python3)
+HARNESS ?= ../shared/bench/coupled_block.py
+ARGS ?=
+
+RUN = .venv/bin/python
+BENCH_RUN = .venv-bench/bin/python
+PIP_INSTALL = -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types format bench browser clean
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: .venv/installed ## Run the demonstration
+	$(RUN) examples/demo.py
+
+test: .venv/installed ## Run the tests; ARGS="-k rotation -x" goes to pytest
+	$(RUN) -m pytest $(ARGS)
+
+check: lint types test ## Everything a change has to pass
+
+lint: .venv/installed ## Check style and formatting
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+types: .venv/installed ## Check types
+	$(RUN) -m mypy
+
+format: .venv/installed ## Mend style and formatting in place
+	$(RUN) -m ruff check --fix .
+	$(RUN) -m ruff format .
+
+bench: .venv-bench/installed ## Measure the engine against TorchDEQ; HARNESS=path/to/coupled_block.py
+	@test -f "$(HARNESS)" || \
+	    { echo "No benchmark harness at $(HARNESS): pass HARNESS=path/to/coupled_block.py" >&2; exit 1; }
+	$(BENCH_RUN) benchmarks/run.py --harness "$(HARNESS)" $(ARGS)
+
+browser: ## Install the browser that the browser tests drive
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
+	    echo "chromium and chromedriver are installed"; \
+	elif ! command -v apt-get >/dev/null; then \
+	    echo "No apt-get here: install chromium and chromedriver yourself and put both on PATH" >&2; exit 1; \
+	else \
+	    if [ "$$(id -u)" -eq 0 ]; then as_root=; \
+	    elif command -v sudo >/dev/null; then as_root=sudo; \
+	    else echo "Installing chromium needs root or sudo: apt-get install chromium chromium-driver" >&2; exit 1; fi; \
+	    $$as_root apt-get update && \
+	    $$as_root env DEBIAN_FRONTEND=noninteractive \
+	        apt-get install --yes --no-install-recommends chromium chromium-driver; \
+	fi
+
+clean: ## Remove the environments, caches and build outputs
+	rm -rf .venv .venv-bench .pytest_cache .mypy_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamp is touched last, so that an interrupted installation is taken up again by the next call.
+.venv/installed: pyproject.toml constraints.txt
+	$(call make_environment,.venv)
+	$(RUN) $(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+# Apart from .venv: TorchDEQ is there to be measured against, and nothing else may come to lean on it.
+.venv-bench/installed: pyproject.toml constraints.txt
+	$(call make_environment,.venv-bench)
+	$(BENCH_RUN) $(PIP_INSTALL) --editable . torchdeq==0.1.0
+	@touch $@
+
+define make_environment
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+    { echo "meq needs Python 3.10 or newer, and $(PYTHON) is not: make PYTHON=path/to/python" >&2; exit 1; }
+@echo "Setting up $(1) with $(PYTHON); this takes some minutes, once"
+@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+endef

@@ -1,0 +1,25 @@
+"""Shapes written in annotations are checked while the tests run, and only then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from jaxtyping import install_import_hook
+
+with install_import_hook("meq", "shape_check.check"):
+    import meq  # noqa: F401
+
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    return torch.device(request.param)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    torch.manual_seed(0)
+    yield
