@@ -1,0 +1,26 @@
+"""The engine: State, Operator, Solver, Backward, Solution, and solve()."""
+
+from meq.core.backward import Backward, Checkpointed, Implicit, Phantom, Unrolled
+from meq.core.operator import Operator
+from meq.core.solution import Adjoint, Solution, Stop
+from meq.core.solve import solve
+from meq.core.solvers import Anderson, Broyden, Damped, Solver
+from meq.core.state import State
+
+__all__ = [
+    "Adjoint",
+    "Anderson",
+    "Backward",
+    "Broyden",
+    "Checkpointed",
+    "Damped",
+    "Implicit",
+    "Operator",
+    "Phantom",
+    "Solution",
+    "Solver",
+    "State",
+    "Stop",
+    "Unrolled",
+    "solve",
+]

@@ -1,0 +1,218 @@
+"""The one loop. Every solver, every way of taking gradients and the adjoint equation run through `iterate`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from meq.core.operator import Inputs, evaluate
+from meq.core.solution import Adjoint, Stop, reasons, relative
+from meq.core.solvers import Memory, Solver
+from meq.core.state import (
+    Masks,
+    State,
+    all_finite,
+    batch_size,
+    check_batch,
+    check_masks,
+    check_start,
+    choose,
+    detach,
+    large_norm,
+    norm,
+    put_rows,
+    take_rows,
+)
+
+Watch = Callable[[int, State], None]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Everything one run of the loop needs to know."""
+
+    operator: Any
+    inputs: Inputs
+    masks: Masks
+    solver: Solver
+    steps: int
+    tol: float
+    wanted: frozenset[int] = frozenset()
+    """The steps whose states are kept."""
+
+    def start(self) -> State:
+        """z(0), checked. Under autocast a state is at least float32: the map may be rough, the sum of moves may not."""
+        state = self.operator.start(self.inputs)
+        check_start(state)
+        check_masks(self.masks, state)
+        check_batch(self.inputs, state)
+        self._check_tolerance(state)
+        if torch.is_autocast_enabled(next(iter(state.values())).device.type):
+            state = {name: z.to(torch.promote_types(z.dtype, torch.float32)) for name, z in state.items()}
+        return state
+
+    def _check_tolerance(self, state: State) -> None:
+        """Warn about a tolerance that rounding alone keeps out of reach."""
+        if torch.compiler.is_compiling():
+            return
+        for name, z in state.items():
+            autocast = torch.is_autocast_enabled(z.device.type)
+            dtype = torch.get_autocast_dtype(z.device.type) if autocast else z.dtype
+            if 0 < self.tol < torch.finfo(dtype).eps:
+                warnings.warn(
+                    f"tol={self.tol:g} is below what {dtype} can resolve (about {torch.finfo(dtype).eps:.1g}), so "
+                    f"{name!r} may never settle: raise tol, or set tol=0 to take every step",
+                    stacklevel=2,
+                )
+
+    def rows(self, rows: Int[Tensor, " R"]) -> Problem:
+        """The same problem for some of the samples."""
+        return replace(self, inputs=take_rows(self.inputs, rows), masks=take_rows(dict(self.masks), rows))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one run of the loop leaves behind; see `Solution` for the meaning of its tensors."""
+
+    state: State
+    residuals: dict[str, Float[Tensor, "K B"]]
+    steps: Int[Tensor, " B"]
+    stop: Int[Tensor, " B"]
+    kept: dict[int, State]
+    adjoint: Adjoint | None = None
+
+    @property
+    def reasons(self) -> list[Stop]:
+        return reasons(self.stop)
+
+    def stopped(self, reason: Stop) -> Bool[Tensor, " B"]:
+        return self.stop == reason.code
+
+    def detach(self) -> Trace:
+        return replace(self, state=detach(self.state), kept={k: detach(state) for k, state in self.kept.items()})
+
+    def with_rows(self, rows: Int[Tensor, " R"], part: Trace) -> Trace:
+        """This trace with some samples taken from another."""
+        residuals = {name: old.index_copy(1, rows, part.residuals[name]) for name, old in self.residuals.items()}
+        return Trace(
+            state=put_rows(self.state, rows, part.state),
+            residuals=residuals,
+            steps=self.steps.index_copy(0, rows, part.steps),
+            stop=self.stop.index_copy(0, rows, part.stop),
+            kept={k: put_rows(state, rows, part.kept[k]) for k, state in self.kept.items()},
+            adjoint=part.adjoint,
+        )
+
+
+def iterate(problem: Problem, state: State, *, untracked: int = 0, watch: Watch | None = None) -> Trace:
+    """Step from `state` until every sample stops. The first `untracked` steps leave no graph."""
+    kept: dict[int, State] = {}
+
+    def see(k: int) -> None:
+        if k in problem.wanted:
+            kept[k] = state
+        if watch is not None:
+            watch(k, detach(state))
+
+    see(0)
+    ledger, memory = Ledger(problem, state), None
+    tracking = torch.is_grad_enabled()
+    for k in range(problem.steps):
+        with torch.set_grad_enabled(tracking and k >= untracked):
+            proposal, move, memory = take_step(problem, state, memory)
+            with torch.no_grad():
+                stepping = ledger.judge(k, move, proposal)
+            state = proposal if stepping is None else choose(stepping, proposal, state)
+        del move, proposal
+        see(k + 1)
+        if ledger.done:
+            break
+    kept.update({k: state for k in problem.wanted if k not in kept})
+    return ledger.close(state, kept)
+
+
+def take_step(problem: Problem, state: State, memory: Memory = None) -> tuple[State, State, Memory]:
+    """z(k) -> the proposed z(k+1), the move T(z(k)) - z(k), and the solver's memory. One operator call."""
+    image = evaluate(problem.operator, state, problem.inputs)
+    move = {name: image[name] - z for name, z in state.items()}
+    proposal, memory = problem.solver.advance(state, move, memory, problem.masks)
+    return proposal, move, memory
+
+
+class Ledger:
+    """Who is still iterating, what was measured, and who stopped why.
+
+    On a CPU, or with a tolerance, it looks at the samples after each step; while all of them go on, a step costs the
+    operator, the solver and two norms. Otherwise (traced, or on an accelerator with tol = 0) it is blind: it never
+    waits for a value, and every step is chosen row by row.
+    """
+
+    def __init__(self, problem: Problem, state: State) -> None:
+        device = next(iter(state.values())).device
+        self.problem = problem
+        self.blind = torch.compiler.is_compiling() or (problem.tol == 0 and device.type != "cpu")
+        self.size_of = large_norm if self.blind else norm
+        self.active = torch.ones(batch_size(state), dtype=torch.bool, device=device)
+        self.steps = torch.full_like(self.active, problem.steps, dtype=torch.long)
+        self.stop = torch.full_like(self.active, Stop.BUDGET.code, dtype=torch.long)
+        self.everyone, self.done = not self.blind, False
+        self.took_part: list[Bool[Tensor, " B"]] = []
+        self.gaps: list[State] = []
+        with torch.no_grad():
+            self.sizes = [self._norms(state, self.size_of)]
+
+    def judge(self, k: int, move: State, proposal: State) -> Bool[Tensor, " B"] | None:
+        """Measure step k. None: every sample takes the proposal; otherwise the rows that do."""
+        gap, size = self._norms(move, self.size_of), self._norms(proposal, self.size_of)
+        if self.everyone and bool(self._unremarkable(gap, size).all()):
+            self._note(gap, size)
+            return None
+
+        if not self.blind:  # rare, so it may be exact: a norm overflows long before its entries do
+            gap, size = self._norms(move, large_norm), self._norms(proposal, large_norm)
+        finite = all_finite(move, self.problem.masks) & all_finite(proposal, self.problem.masks)
+        settled = self.active & finite & self._within(gap)
+        diverged = self.active & ~finite
+        going = self.active & ~(settled | diverged)
+        self.stop = torch.where(settled, Stop.SETTLED.code, torch.where(diverged, Stop.DIVERGED.code, self.stop))
+        self.steps = torch.where(settled | diverged, k, self.steps)
+        self._note(gap, {name: torch.where(going, size[name], old) for name, old in self.sizes[-1].items()})
+        self.active = going
+        if not self.blind:
+            self.everyone, self.done = bool(going.all()), not bool(going.any())
+        return going
+
+    def close(self, state: State, kept: dict[int, State]) -> Trace:
+        return Trace(state, {name: self._residuals(name) for name in state}, self.steps, self.stop, kept)
+
+    def _note(self, gap: State, size: State) -> None:
+        self.took_part.append(self.active)
+        self.gaps.append(gap)
+        self.sizes.append(size)
+
+    def _norms(self, state: State, size_of: Callable[[Tensor, Tensor | None], Tensor]) -> State:
+        return {name: size_of(x, self.problem.masks.get(name)) for name, x in state.items()}
+
+    def _unremarkable(self, gap: State, size: State) -> Bool[Tensor, " B"]:
+        """Finite, as far as the norms tell, and not settled."""
+        finite = torch.isfinite(sum(gap.values()) + sum(size.values()))
+        return finite & ~self._within(gap)
+
+    def _within(self, gap: State) -> Bool[Tensor, " B"]:
+        """Is every modality at or below the tolerance? With tol = 0 nobody settles: the budget is the answer."""
+        if self.problem.tol == 0:
+            return torch.zeros_like(self.active)
+        tol, sizes = self.problem.tol, self.sizes[-1]
+        return torch.stack([gap[name] <= tol * sizes[name] for name in gap]).all(0)
+
+    def _residuals(self, name: str) -> Float[Tensor, "K B"]:
+        gap, size = torch.stack([row[name] for row in self.gaps]), torch.stack([row[name] for row in self.sizes[:-1]])
+        rows = torch.where(torch.stack(self.took_part), relative(gap, size, self.problem.masks.get(name)), torch.nan)
+        missing = self.problem.steps - len(rows)
+        return torch.nn.functional.pad(rows, (0, 0, 0, missing), value=torch.nan) if missing else rows

@@ -1,0 +1,67 @@
+"""The map T over named states whose fixed point is sought."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import torch
+from torch import nn
+
+from meq.core.options import nearest
+from meq.core.state import State
+
+Inputs = Any
+"""A tensor, or dicts, lists and tuples of tensors, every one batch-first."""
+
+
+class Operator(nn.Module):
+    """T: subclass it, or hand `solve` any object with `start(inputs)` that is called as `T(state, inputs)`.
+
+    Samples of a batch must not see each other: what T does to one row may not depend on the rows beside it.
+    """
+
+    @abstractmethod
+    def start(self, inputs: Inputs) -> State:
+        """z(0), one tensor per modality: tokens (B N D) or vectors (B D)."""
+
+    @abstractmethod
+    def forward(self, state: State, inputs: Inputs) -> State:
+        """T(z): the same modalities with the same shapes, every one computed from the old state."""
+
+
+def evaluate(operator: Any, state: State, inputs: Inputs) -> State:
+    """T(z), checked: a map that changes names, shapes, dtypes or devices has no fixed point to look for."""
+    image = operator(state, inputs)
+    if not isinstance(image, dict) or image.keys() != state.keys():
+        raise ValueError(_wrong_modalities(operator, image, state))
+    for name, z in state.items():
+        new = image[name]
+        if new.shape != z.shape:
+            raise ValueError(
+                f"{_label(operator)} changed the shape of {name!r} from {tuple(z.shape)} to {tuple(new.shape)}"
+            )
+        if new.device != z.device:
+            raise ValueError(f"{_label(operator)} moved {name!r} from {z.device} to {new.device}")
+        if new.dtype != z.dtype:
+            if not torch.is_autocast_enabled(z.device.type):
+                raise ValueError(
+                    f"{_label(operator)} changed the dtype of {name!r} from {z.dtype} to {new.dtype}: "
+                    "cast inside the operator, or let start() return the dtype it computes in"
+                )
+            image = {**image, name: new.to(z.dtype)}  # autocast computes low, the state stays as precise as it was
+    return image
+
+
+def _wrong_modalities(operator: Any, image: object, state: State) -> str:
+    if not isinstance(image, dict):
+        return f"{_label(operator)} must return a dict of modalities, got {type(image).__name__}"
+    dropped = [name for name in state if name not in image]
+    added = [name for name in image if name not in state]
+    parts = [f"dropped the modality {name!r}" for name in dropped]
+    parts += [f"returned the modality {name!r} that start() does not have: {nearest(name, state)}" for name in added]
+    return f"{_label(operator)} {' and '.join(parts)}"
+
+
+def _label(operator: Any) -> str:
+    return f"the operator {type(operator).__name__}"

@@ -1,0 +1,117 @@
+"""What a solve returns: the state that was read, how the iteration went, and why it stopped."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from meq.core.operator import Inputs, evaluate
+from meq.core.state import Masks, State, detach, norm
+
+
+class Stop(enum.Enum):
+    """Why a sample's iteration stopped."""
+
+    SETTLED = "settled: the residual of every modality reached the tolerance"
+    BUDGET = "budget: all steps were taken before the tolerance was reached"
+    DIVERGED = "diverged: the next state was not finite; the last finite one is kept"
+
+    @property
+    def code(self) -> int:
+        return _CODES[self]
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_STOPS = tuple(Stop)
+_CODES = {stop: code for code, stop in enumerate(_STOPS)}
+
+
+def reasons(codes: Int[Tensor, " B"]) -> list[Stop]:
+    return [_STOPS[code] for code in codes.tolist()]
+
+
+@dataclass
+class Adjoint:
+    """How the adjoint equation v = J^T v + g of an implicit backward was solved; filled when backward runs.
+
+    One entry per sample whose forward solve did not diverge.
+    """
+
+    residuals: dict[str, Float[Tensor, "K B"]] | None = None
+    steps: Int[Tensor, " B"] | None = None
+    stop: list[Stop] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The state read at the end of a solve. Tensors are per sample; B is the batch, K the step budget."""
+
+    state: State
+    """z at the step where each sample stopped."""
+    residuals: dict[str, Float[Tensor, "K B"]]
+    """|z(k) - T(z(k))| / |z(k)| of the undamped map, k = 0 .. K-1; NaN after a sample stopped and where a modality
+    is absent. Not the length of a damped step."""
+    steps: Int[Tensor, " B"]
+    """The step each sample's state was read at."""
+    stop_codes: Int[Tensor, " B"]
+    inputs: Inputs
+    masks: Masks
+    trajectory: dict[int, State] | None = None
+    """The states asked for, by step; a sample that stopped earlier repeats the state it stopped at."""
+    adjoint: Adjoint | None = None
+    operator: Any = field(default=None, repr=False)
+
+    @property
+    def stop(self) -> list[Stop]:
+        """Why each sample stopped, in words."""
+        return reasons(self.stop_codes)
+
+    @cached_property
+    def final_residual(self) -> dict[str, Float[Tensor, " B"]]:
+        """|z - T(z)| / |z| at the state that was read: one more operator call, made on first use."""
+        with torch.no_grad():
+            state = detach(self.state)
+            image = evaluate(self.operator, state, self.inputs)
+            return {name: residual(image[name] - z, z, self.masks.get(name)) for name, z in state.items()}
+
+    def detach(self) -> Solution:
+        """The same solution without its graph, for keeping, copying or saving."""
+        trajectory = self.trajectory and {k: detach(state) for k, state in self.trajectory.items()}
+        return replace(self, state=detach(self.state), trajectory=trajectory)
+
+    def __str__(self) -> str:
+        counts = Counter(stop.name.lower() for stop in self.stop)
+        lines = [f"{len(self.stop_codes)} samples: {', '.join(f'{n} {name}' for name, n in counts.items())}"]
+        lines += [f"{'modality':<12} {'shape':<16} {'first residual':>14} {'last residual':>14}"]
+        for name, rows in self.residuals.items():
+            shape = "x".join(map(str, self.state[name].shape[1:]))
+            first, last = rows[0].nanmedian().item(), _last_row(rows).nanmedian().item()
+            lines.append(f"{name:<12} {shape:<16} {first:>14.2e} {last:>14.2e}")
+        lines.append(f"steps taken: {self.steps.min().item()} to {self.steps.max().item()}; residuals are medians")
+        return "\n".join(lines)
+
+
+def residual(move: Tensor, state: Tensor, mask: Tensor | None) -> Float[Tensor, " B"]:
+    """|T(z) - z| / |z|; where |z| = 0: inf if T(z) != 0, else 0; NaN where the modality is absent."""
+    return relative(norm(move, mask), norm(state, mask), mask)
+
+
+def relative(gap: Tensor, size: Tensor, mask: Tensor | None) -> Tensor:
+    """gap / size with 0 / 0 = 0; both `... B`. NaN marks samples that lack the modality altogether."""
+    ratio = torch.where(gap == 0, 0, gap / size)
+    return ratio if mask is None else torch.where(mask.flatten(1).any(1) if mask.ndim > 1 else mask, ratio, torch.nan)
+
+
+def _last_row(rows: Float[Tensor, "K B"]) -> Float[Tensor, " B"]:
+    """Each sample's residual at the last step it took part in."""
+    last = (~rows.isnan()).long().cumsum(0).argmax(0)
+    return rows.gather(0, last[None])[0]

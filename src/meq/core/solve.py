@@ -1,0 +1,98 @@
+"""solve(): the verb. Everything else in `meq` is built from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import torch
+
+from meq.core.backward import Backward, Unrolled
+from meq.core.iteration import Problem, Trace, Watch
+from meq.core.operator import Inputs, Operator
+from meq.core.options import checked_options, nearest
+from meq.core.solution import Solution, Stop
+from meq.core.solvers import Damped, Solver
+from meq.core.state import NO_MASKS, Masks, State
+
+Trajectory = Literal["all"] | Iterable[int] | Callable[[int, State], None]
+
+
+@checked_options
+def solve(
+    operator: Operator,
+    inputs: Inputs,
+    *,
+    solver: Solver = Damped(),
+    steps: int = 10,
+    tol: float = 1e-3,
+    backward: Backward = Unrolled(),
+    masks: Masks | None = None,
+    trajectory: Trajectory | None = None,
+) -> Solution:
+    """Iterate z <- T(z) from `operator.start(inputs)` until each sample settles or the budget is spent.
+
+    A sample settles at the first state whose residual |z - T(z)| / |z| is at or below `tol` in every modality it has;
+    `tol=0` takes exactly `steps` steps. `masks` tell which tokens are real. `trajectory` keeps states: "all", the
+    numbers of some steps (0 is the start), or a function called with (k, state) as they come. A sample that stops
+    being finite keeps its last finite state, gets no gradient, and leaves the others as if it had never been there.
+    """
+    _check_budget(steps, tol)
+    wanted, watch = _read_trajectory(trajectory, steps)
+    problem = Problem(operator, inputs, dict(masks or NO_MASKS), solver, steps, tol, wanted)
+    trace = _run(problem, backward, watch)
+    kept = {k: trace.kept[k] for k in sorted(trace.kept)} if wanted else None
+    return Solution(
+        state=trace.state,
+        residuals=trace.residuals,
+        steps=trace.steps,
+        stop_codes=trace.stop,
+        inputs=inputs,
+        masks=problem.masks,
+        trajectory=kept,
+        adjoint=trace.adjoint,
+        operator=operator,
+    )
+
+
+def _run(problem: Problem, backward: Backward, watch: Watch | None) -> Trace:
+    """One run; with gradients, diverged samples are dropped and the rest is solved again without them.
+
+    Masking them would not do: their graph holds infinities, and 0 * inf is NaN in everybody's gradient.
+    """
+    trace = backward.run(problem, watch)
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return trace
+    lost = trace.stopped(Stop.DIVERGED)
+    if not bool(lost.any()):
+        return trace
+    trace = trace.detach()
+    if bool(lost.all()):
+        return trace
+    rows = (~lost).nonzero().squeeze(1)
+    return trace.with_rows(rows, _run(problem.rows(rows), backward, None))
+
+
+def _check_budget(steps: int, tol: float) -> None:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
+    if not 0 <= tol < math.inf:
+        raise ValueError(f"tol must be 0 (take every step) or a positive number, got {tol!r}")
+
+
+def _read_trajectory(asked: Trajectory | None, steps: int) -> tuple[frozenset[int], Watch | None]:
+    """The steps to keep and the function to call."""
+    if asked is None:
+        return frozenset(), None
+    if callable(asked):
+        return frozenset(), asked
+    if isinstance(asked, str):
+        if asked != "all":
+            raise ValueError(f"trajectory has no mode {asked!r}: {nearest(asked, ['all'])}")
+        return frozenset(range(steps + 1)), None
+    wanted = frozenset(asked)
+    outside = sorted(k for k in wanted if not 0 <= k <= steps)
+    if outside:
+        raise ValueError(f"trajectory asks for steps {outside}, but a solve of {steps} steps has states 0 to {steps}")
+    return wanted, None

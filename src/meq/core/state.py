@@ -1,0 +1,149 @@
+"""A state is a dict from modality name to tensor. Here states are measured and compared, sample by sample.
+
+Modalities are never concatenated: each keeps its own shape, tokens (B N D) or vectors (B D). A mask (B N, or B for a
+vector) is True where a token is real; what it hides counts in no norm and in no product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from meq.core.options import nearest
+
+State = dict[str, Tensor]
+Masks = Mapping[str, Tensor]
+
+NO_MASKS: Masks = {}
+
+
+def norm(x: Tensor, mask: Tensor | None = None) -> Float[Tensor, " B"]:
+    """|x| per sample over the real tokens, in float32 or better."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    if mask is None:
+        return torch.linalg.vector_norm(x, dim=tuple(range(1, x.ndim)), dtype=dtype)
+    if mask.ndim < x.ndim:
+        x = torch.linalg.vector_norm(x, dim=tuple(range(mask.ndim, x.ndim)), dtype=dtype)
+    x = x.masked_fill(~mask, 0)  # not a product: 0 * inf on padding would be NaN
+    return x if x.ndim == 1 else torch.linalg.vector_norm(x, dim=tuple(range(1, x.ndim)))
+
+
+def large_norm(x: Tensor, mask: Tensor | None = None) -> Float[Tensor, " B"]:
+    """As `norm`, but right for entries whose squares overflow; costs one more pass."""
+    if mask is not None:
+        x = x.masked_fill(~per_sample(mask, x), 0)
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    largest = x.abs().amax(dim=tuple(range(1, x.ndim)))
+    scale = torch.where(torch.isfinite(largest) & (largest > 0), largest, 1)
+    return scale * norm(x / per_sample(scale, x))
+
+
+def dot(a: State, b: State, masks: Masks) -> Float[Tensor, " B"]:
+    """<a, b> per sample, summed over the modalities, in float32 or better."""
+    return torch.stack([_dot(a[name], b[name], masks.get(name)) for name in a]).sum(0)
+
+
+def _dot(a: Tensor, b: Tensor, mask: Tensor | None) -> Float[Tensor, " B"]:
+    dtype = torch.promote_types(a.dtype, torch.float32)
+    a, b = a.to(dtype), b.to(dtype)
+    if mask is not None:
+        a = a.masked_fill(~per_sample(mask, a), 0)
+        b = b.masked_fill(~per_sample(mask, b), 0)
+    with torch.autocast(a.device.type, enabled=False):  # autocast would turn the product into bfloat16
+        return torch.linalg.vecdot(a.flatten(1), b.flatten(1))
+
+
+def all_finite(state: State, masks: Masks) -> Bool[Tensor, " B"]:
+    """Per sample: is every real entry of every modality finite?"""
+    rows = []
+    for name, x in state.items():
+        finite = torch.isfinite(x)
+        if name in masks:
+            finite = finite | ~per_sample(masks[name], x)
+        rows.append(finite.flatten(1).all(1))
+    return torch.stack(rows).all(0)
+
+
+def choose(rows: Bool[Tensor, " B"], new: State, old: State) -> State:
+    """`new` where `rows` is True, `old` elsewhere."""
+    return {name: torch.where(per_sample(rows, old[name]), new[name], old[name]) for name in old}
+
+
+def per_sample(values: Tensor, like: Tensor) -> Tensor:
+    """Append axes of length one, so that values per sample (or per token) broadcast over `like`."""
+    return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
+
+
+def take_rows(tree: Any, rows: Int[Tensor, " R"]) -> Any:
+    """The given samples of every tensor in a tree of dicts, lists and tuples; scalars and other leaves stay."""
+
+    def take(leaf: Any) -> Any:
+        return leaf.index_select(0, rows) if isinstance(leaf, Tensor) and leaf.ndim > 0 else leaf
+
+    return pytree.tree_map(take, tree)
+
+
+def put_rows(state: State, rows: Int[Tensor, " R"], part: State) -> State:
+    """`state` with the samples `rows` replaced by those of `part`."""
+    return {name: x.index_copy(0, rows, part[name]) for name, x in state.items()}
+
+
+def detach(state: State) -> State:
+    return {name: x.detach() for name, x in state.items()}
+
+
+def batch_size(state: State) -> int:
+    return next(iter(state.values())).shape[0]
+
+
+def check_start(state: object) -> None:
+    """A start is a non-empty dict of floating-point tensors that share a batch size of at least one."""
+    if not isinstance(state, dict) or not state:
+        raise TypeError(
+            f"start() must return a dict of at least one modality, got {type(state).__name__}: {state!r:.80}"
+        )
+    for name, x in state.items():
+        if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2:
+            found = f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+            raise TypeError(
+                f"start() must return floating-point tensors, tokens (B N D) or vectors (B D); {name!r} is {found}"
+            )
+    sizes = {name: x.shape[0] for name, x in state.items()}
+    if any(size != batch_size(state) for size in sizes.values()):
+        raise ValueError(f"start() returned different batch sizes per modality: {sizes}")
+    if batch_size(state) == 0:
+        raise ValueError("the batch is empty: start() returned states with no samples")
+
+
+def check_masks(masks: Masks, state: State) -> None:
+    """A mask is boolean, on its state's device, and shaped like the state up to the tokens."""
+    for name, mask in masks.items():
+        if name not in state:
+            raise ValueError(f"masks has the unknown modality {name!r}: {nearest(name, state)}")
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            found = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+            raise TypeError(f"the mask of {name!r} must be a boolean tensor (True = real token), got {found}")
+        shape = tuple(state[name].shape)
+        if tuple(mask.shape) not in (shape[:-1], shape[:1]):
+            raise ValueError(
+                f"the mask of {name!r} has shape {tuple(mask.shape)}; its state is {shape}, "
+                f"so the mask must be {shape[:-1]} (per token) or {shape[:1]} (per sample)"
+            )
+        if mask.device != state[name].device:
+            raise ValueError(f"the mask of {name!r} is on {mask.device}, its state on {state[name].device}")
+
+
+def check_batch(inputs: Any, state: State) -> None:
+    """Every input tensor must be batch-first, or a sample could not be solved without its neighbours."""
+    size = batch_size(state)
+    for path, leaf in pytree.tree_flatten_with_path(inputs)[0]:
+        if isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape[0] != size:
+            raise ValueError(
+                f"inputs{pytree.keystr(path)} has shape {tuple(leaf.shape)}, but the state has {size} samples: "
+                "every input tensor must be batch-first"
+            )
