@@ -49,7 +49,7 @@ class Checkpointed(Backward):
 
     def run(self, problem: Problem, watch: Watch | None = None) -> Trace:
         def call(state: State, inputs: Inputs) -> State:
-            return checkpoint(problem.operator, state, inputs, use_reentrant=False)  # type: ignore[no-any-return]
+            return checkpoint(problem.operator, state, inputs, use_reentrant=False)
 
         return iterate(replace(problem, operator=call), problem.start(), watch=watch)
 

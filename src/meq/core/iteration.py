@@ -201,7 +201,7 @@ class Ledger:
 
     def _unremarkable(self, gap: State, size: State) -> Bool[Tensor, " B"]:
         """Finite, as far as the norms tell, and not settled."""
-        finite = torch.isfinite(sum(gap.values()) + sum(size.values()))
+        finite = torch.isfinite(torch.stack([*gap.values(), *size.values()]).sum(0))
         return finite & ~self._within(gap)
 
     def _within(self, gap: State) -> Bool[Tensor, " B"]:

@@ -22,7 +22,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def checked_options(target: Checked) -> Checked:
     """Decorate a function or class so that a mistyped keyword is answered with the nearest known one."""
     if inspect.isclass(target):
-        target.__init__ = _checked(target.__init__, target.__name__)  # type: ignore[misc]
+        target.__init__ = _checked(target.__init__, target.__name__)  # type: ignore[method-assign]
         return target
     return _checked(target, target.__name__)  # type: ignore[attr-defined]
 
