@@ -18,8 +18,8 @@ from meq.core import (
     Unrolled,
     solve,
 )
-
-__version__ = "0.1.0"
+from meq.models import FusionModel, MutualEquilibrium, Output, Parts
+from meq.version import __version__
 
 __all__ = [
     "Adjoint",
@@ -28,14 +28,19 @@ __all__ = [
     "Broyden",
     "Checkpointed",
     "Damped",
+    "FusionModel",
     "Implicit",
+    "MutualEquilibrium",
     "Operator",
+    "Output",
+    "Parts",
     "Phantom",
     "Solution",
     "Solver",
     "State",
     "Stop",
     "Unrolled",
+    "__version__",
     "solve",
     "spectral_radius",
 ]

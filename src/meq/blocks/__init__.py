@@ -1,0 +1,1 @@
+"""Parts of the iterated map. Tensors in, tensors out; a block never iterates."""

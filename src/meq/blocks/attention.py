@@ -1,0 +1,37 @@
+"""Multi-head attention on projections that were made elsewhere, so that one matrix product can serve many readers."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+
+def attend(
+    query: Float[Tensor, "B N D"],
+    key: Float[Tensor, "B M D"],
+    value: Float[Tensor, "B M D"],
+    *,
+    heads: int,
+    mask: Bool[Tensor, "B M"] | None = None,
+) -> Float[Tensor, "B N D"]:
+    """softmax(q k^T / sqrt(D / heads)) v per head, over the keys that are real: at least one per sample."""
+    q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
+    mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=None if mask is None else mask[:, None, None, :])
+    return mixed.transpose(1, 2).flatten(2)
+
+
+class Attention(nn.Module):
+    """Attention with its own projections, for parts that are not iterated: o(attend(q x, k y, v y))."""
+
+    def __init__(self, dim: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.output = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.key_value = nn.Linear(dim, 2 * dim)
+
+    def forward(
+        self, x: Float[Tensor, "B N D"], y: Float[Tensor, "B M D"], mask: Bool[Tensor, "B M"] | None = None
+    ) -> Float[Tensor, "B N D"]:
+        key, value = self.key_value(y).chunk(2, dim=-1)
+        return self.output(attend(self.query(x), key, value, heads=self.heads, mask=mask))

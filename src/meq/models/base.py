@@ -1,0 +1,173 @@
+"""What every fusion model has in common: the way in, the way out, saving and loading."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from meq.blocks.dropout import keep_masks
+from meq.core.operator import Operator
+from meq.core.solution import Solution
+from meq.core.state import Masks, State
+from meq.models.admit import Features, TokenMasks, admit, drop_modalities
+from meq.models.heads import make_head
+from meq.models.hub import Saveable
+from meq.models.readout import Pooled, make_readout
+
+
+@dataclass(frozen=True, eq=False)
+class Output:
+    """What a model returns."""
+
+    logits: Float[Tensor, "B C"] | None
+    """The head's answer; None for a model without classes."""
+    pooled: dict[str, Float[Tensor, "B D"]]
+    """One vector per state, to go on with in a network of one's own."""
+    solution: Solution | None = None
+    """How the iteration went; None for a model that does not iterate."""
+    branches: dict[str, Solution] = field(default_factory=dict)
+    """The solutions of the inner nodes of a tree."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """States that are ready to be read."""
+
+    state: State
+    masks: Masks
+    solution: Solution | None = None
+    branches: dict[str, Solution] = field(default_factory=dict)
+
+
+class FusionModel(Saveable, nn.Module):
+    """Features of several modalities in, logits and states out.
+
+    `head_kind` is a key of `meq.models.heads.HEADS`; with `classes=None` there is no head. A subclass says how features
+    become states (`fuse`), and may say how states become a summary (`summary`).
+    """
+
+    def __init__(
+        self,
+        widths: Mapping[str, int],
+        classes: int | None,
+        dim: int,
+        *,
+        readout: str = "pooled",
+        heads: int = 8,
+        head: str = "classes",
+        head_width: int = 1024,
+        modality_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        _check_names(widths)
+        if dim % heads:
+            raise ValueError(f"dim={dim} cannot be split into {heads} heads")
+        if not 0 <= modality_dropout < 1:
+            raise ValueError(f"modality_dropout must lie in [0, 1), got {modality_dropout}")
+        self.widths, self.classes, self.dim = dict(widths), classes, dim
+        self.head_kind, self.modality_dropout = head, modality_dropout
+        self.pool: Pooled = make_readout(readout, self.state_names, dim, heads)
+        self.head = None if classes is None else make_head(head, self.summary_width, classes, head_width)
+
+    def forward(
+        self,
+        features: Mapping[str, Tensor],
+        masks: Mapping[str, Tensor] | None = None,
+        *,
+        seeds: Int[Tensor, " B"] | None = None,
+    ) -> Output:
+        """`features` maps modalities to tokens (B N W) or vectors (B W), `masks` to what is real in them.
+
+        A modality may be left out, for the batch (no key) or for a sample (a mask of False). With `seeds` each sample
+        draws its dropout from its own generator. For multiple choice, modalities with one more axis (B A N W) hold a
+        value per choice.
+        """
+        if self.head_kind == "choices":
+            return self._score_choices(features, masks, seeds)
+        return self._answer(features, masks, seeds)
+
+    @property
+    def state_names(self) -> list[str]:
+        """The states that are pooled and read."""
+        return list(self.widths)
+
+    @property
+    def summary_width(self) -> int:
+        return len(self.state_names) * self.dim
+
+    @property
+    def operator(self) -> Operator | None:
+        """The iterated map, for analysis together with `output.solution`; None if nothing is iterated."""
+        return None
+
+    @abstractmethod
+    def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Fused:
+        """Features become states."""
+
+    def summary(self, pooled: dict[str, Tensor]) -> Float[Tensor, "B S"]:
+        """What the head sees of the pooled states."""
+        return torch.cat(list(pooled.values()), dim=-1)
+
+    def read(self, state: State, masks: Masks) -> Tensor:
+        """The logits of any state along the way, so that trajectories need no knowledge of the model's insides."""
+        if self.head is None:
+            raise ValueError("this model was built with classes=None: it has no head to read with")
+        return self.head(self.summary(self.pool(state, masks)))
+
+    def gates(self, solution: Solution) -> dict[str, Float[Tensor, " B"]]:
+        """The mean openness of each state's gate, per sample, at the read state; empty for models without gates."""
+        return {}
+
+    def block(self) -> nn.Module:
+        """The iterated map, or the mixing layers of a model that does not iterate: what `match` may match."""
+        return nn.Module()
+
+    def _answer(
+        self, features: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None, seeds: Tensor | None
+    ) -> Output:
+        tokens, real = admit(features, masks, self.widths)
+        if self.training and self.modality_dropout > 0:
+            tokens, real = drop_modalities(tokens, real, self._chance(tokens, seeds))
+        fused = self.fuse(tokens, real, seeds)
+        pooled = self.pool(fused.state, fused.masks)
+        logits = None if self.head is None else self.head(self.summary(pooled))
+        return Output(logits, pooled, fused.solution, fused.branches)
+
+    def _chance(self, tokens: Features, seeds: Tensor | None) -> Bool[Tensor, "B M"]:
+        like = next(iter(tokens.values()))
+        # an own stream of draws: the seeds themselves serve the dropout inside the map
+        seeds = None if seeds is None else seeds + 1
+        return keep_masks(like.shape[0], (len(tokens),), self.modality_dropout, like=like, seeds=seeds) == 0
+
+    def _score_choices(
+        self, features: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None, seeds: Tensor | None
+    ) -> Output:
+        """Every choice becomes a sample of its own; the logits come back as (B A)."""
+        counts = {name: x.shape[1] for name, x in features.items() if x.ndim == 4}
+        if len(set(counts.values())) != 1:
+            raise ValueError(f"multiple choice needs modalities of shape (B A N W) that agree on A, got A = {counts}")
+        choices = next(iter(counts.values()))
+
+        def spread(name: str, x: Tensor) -> Tensor:
+            return x.flatten(0, 1) if name in counts else x.repeat_interleave(choices, dim=0)
+
+        features = {name: spread(name, x) for name, x in features.items()}
+        masks = {name: spread(name, mask) for name, mask in (masks or {}).items()}
+        seeds = None if seeds is None else seeds.repeat_interleave(choices)
+        output = self._answer(features, masks, seeds)
+        if output.logits is None:
+            return output
+        return replace(output, logits=output.logits.unflatten(0, (-1, choices))[..., 0])
+
+
+def _check_names(widths: Mapping[str, int]) -> None:
+    for name, width in widths.items():
+        if not name or "." in name or hasattr(nn.ModuleDict, name) or hasattr(nn.ParameterDict, name):
+            raise ValueError(f"{name!r} cannot name a modality: use a word without dots that is no method of a dict")
+        if width < 1:
+            raise ValueError(f"the features of {name!r} must have a width of at least 1, got {width}")

@@ -1,0 +1,213 @@
+"""What the mutual equilibrium is compared with, behind the same interface: same features, masks, missing modalities.
+
+`depth` and `hidden` are there to be matched: see `match.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from meq.blocks.attention import Attention
+from meq.blocks.inject import Injection
+from meq.blocks.mlp import FeedForward
+from meq.core.options import checked_options
+from meq.core.state import State
+from meq.models.admit import Features, TokenMasks
+from meq.models.base import Fused, FusionModel
+from meq.models.masks import readable_keys
+
+
+class SinglePass(FusionModel):
+    """A baseline that does not iterate: injections, then `mix`, then the readout."""
+
+    def __init__(
+        self,
+        widths: Mapping[str, int],
+        classes: int | None = None,
+        dim: int = 768,
+        *,
+        heads: int = 8,
+        modality_dropout: float = 0.0,
+        head: str = "classes",
+        head_width: int = 1024,
+    ) -> None:
+        super().__init__(
+            widths, classes, dim, heads=heads, head=head, head_width=head_width, modality_dropout=modality_dropout
+        )
+        self.inject = nn.ModuleDict({name: Injection(width, dim) for name, width in widths.items()})
+
+    def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Fused:
+        state = {name: self.inject[name](x) for name, x in features.items()}
+        return Fused(self.mix(state, masks), masks)
+
+    def mix(self, state: State, masks: TokenMasks) -> State:
+        return state
+
+
+@checked_options
+class Concat(SinglePass):
+    """Pooled features side by side, then an MLP of `depth` hidden layers of `hidden` units."""
+
+    def __init__(
+        self,
+        widths: Mapping[str, int],
+        classes: int | None = None,
+        dim: int = 768,
+        *,
+        hidden: int | None = None,
+        depth: int = 1,
+        modality_dropout: float = 0.0,
+        head: str = "classes",
+        head_width: int = 1024,
+    ) -> None:
+        self.hidden = 4 * dim if hidden is None else hidden
+        super().__init__(
+            widths, classes, dim, heads=1, modality_dropout=modality_dropout, head=head, head_width=head_width
+        )
+        sizes = [len(widths) * dim, *[self.hidden] * depth]
+        self.layers = nn.Sequential()
+        for width_in, width_out in zip(sizes, sizes[1:], strict=False):
+            self.layers.extend([nn.Linear(width_in, width_out), nn.GELU()])
+
+    @property
+    def summary_width(self) -> int:
+        return self.hidden
+
+    def summary(self, pooled: dict[str, Tensor]) -> Float[Tensor, "B S"]:
+        return self.layers(super().summary(pooled))
+
+    def block(self) -> nn.Module:
+        return self.layers
+
+
+@checked_options
+class SelfAttention(SinglePass):
+    """`depth` transformer layers over the tokens of all modalities together."""
+
+    def __init__(
+        self,
+        widths: Mapping[str, int],
+        classes: int | None = None,
+        dim: int = 768,
+        *,
+        heads: int = 8,
+        hidden: int | None = None,
+        depth: int = 2,
+        modality_dropout: float = 0.0,
+        head: str = "classes",
+        head_width: int = 1024,
+    ) -> None:
+        super().__init__(
+            widths, classes, dim, heads=heads, modality_dropout=modality_dropout, head=head, head_width=head_width
+        )
+        hidden = 4 * dim if hidden is None else hidden
+        self.kinds = nn.ParameterDict({name: nn.Parameter(0.02 * torch.randn(dim)) for name in widths})
+        self.layers = nn.ModuleList([_Layer(dim, heads, hidden) for _ in range(depth)])
+
+    def mix(self, state: State, masks: TokenMasks) -> State:
+        keys, _ = readable_keys(list(state), state, masks)
+        tokens = torch.cat([z + self.kinds[name] for name, z in state.items()], dim=1)
+        for layer in self.layers:
+            tokens = layer(tokens, keys)
+        parts = tokens.split([z.shape[1] for z in state.values()], dim=1)
+        return dict(zip(state, parts, strict=True))
+
+    def block(self) -> nn.Module:
+        return self.layers
+
+
+@checked_options
+class CrossAttention(SinglePass):
+    """`depth` layers in which each modality reads all the others; both from the old layer."""
+
+    def __init__(
+        self,
+        widths: Mapping[str, int],
+        classes: int | None = None,
+        dim: int = 768,
+        *,
+        heads: int = 8,
+        hidden: int | None = None,
+        depth: int = 1,
+        modality_dropout: float = 0.0,
+        head: str = "classes",
+        head_width: int = 1024,
+    ) -> None:
+        if len(widths) < 2:
+            raise ValueError(f"cross-attention needs at least two modalities, got {list(widths)}")
+        super().__init__(
+            widths, classes, dim, heads=heads, modality_dropout=modality_dropout, head=head, head_width=head_width
+        )
+        hidden = 4 * dim if hidden is None else hidden
+        self.layers = nn.ModuleList(
+            [nn.ModuleDict({name: _Layer(dim, heads, hidden) for name in widths}) for _ in range(depth)]
+        )
+
+    def mix(self, state: State, masks: TokenMasks) -> State:
+        others = {name: [other for other in state if other != name] for name in state}
+        keys = {name: readable_keys(others[name], state, masks) for name in state}
+        for layer in self.layers:
+            state = {
+                name: layer[name](z, *keys[name], torch.cat([state[other] for other in others[name]], dim=1))
+                for name, z in state.items()
+            }
+        return state
+
+    def block(self) -> nn.Module:
+        return self.layers
+
+
+class _Layer(nn.Module):
+    """x + Attn(LN x, LN y), then the feed-forward; y is x itself unless given."""
+
+    def __init__(self, dim: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        self.norm, self.attention, self.feed = nn.LayerNorm(dim), Attention(dim, heads), FeedForward(dim, hidden)
+
+    def forward(self, x: Tensor, keys: Tensor | None, someone: Tensor | None = None, y: Tensor | None = None) -> Tensor:
+        normed = self.norm(x)
+        term = self.attention(normed, normed if y is None else self.norm(y), keys)
+        if someone is not None:
+            term = torch.where(someone[:, None, None], term, 0)
+        return self.feed(x + term)
+
+
+@checked_options
+class LowRankFusion(SinglePass):
+    """LMF: h = sum_r w_r prod_m (W_m,r [z_m; 1]) + b, the outer product of the pooled vectors at rank `rank`."""
+
+    def __init__(
+        self,
+        widths: Mapping[str, int],
+        classes: int | None = None,
+        dim: int = 768,
+        *,
+        hidden: int | None = None,
+        rank: int = 4,
+        modality_dropout: float = 0.0,
+        head: str = "classes",
+        head_width: int = 1024,
+    ) -> None:
+        self.hidden = dim if hidden is None else hidden
+        super().__init__(
+            widths, classes, dim, heads=1, modality_dropout=modality_dropout, head=head, head_width=head_width
+        )
+        # a Linear's bias is the factor of the appended 1
+        self.factors = nn.ModuleDict({name: nn.Linear(dim, rank * self.hidden) for name in widths})
+        self.weights, self.bias = nn.Parameter(torch.ones(rank) / rank), nn.Parameter(torch.zeros(self.hidden))
+
+    @property
+    def summary_width(self) -> int:
+        return self.hidden
+
+    def summary(self, pooled: dict[str, Tensor]) -> Float[Tensor, "B S"]:
+        factors = [self.factors[name](z).unflatten(-1, (-1, self.hidden)) for name, z in pooled.items()]
+        product = torch.stack(factors).prod(0)  # B R S
+        return torch.einsum("brs,r->bs", product, self.weights.to(product.dtype)) + self.bias
+
+    def block(self) -> nn.Module:
+        return self.factors

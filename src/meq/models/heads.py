@@ -1,0 +1,48 @@
+"""From a summary vector to what the task asks for."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from meq.blocks.mlp import MLP
+from meq.core.options import nearest
+
+HEADS = {
+    "classes": "one of C classes: logits for a softmax",
+    "labels": "any of C labels, with soft targets (VQA): logits for C sigmoids",
+    "choices": "one of A choices, each scored by the same model (VCR): logits for a softmax over the choices",
+    "score": "one number (regression)",
+    "ordinal": "one of C ordered classes (sentiment): log-probabilities from one score and C - 1 thresholds",
+}
+
+
+def make_head(kind: str, width: int, classes: int, hidden: int) -> nn.Module:
+    """An MLP of one hidden layer that answers in the form `kind` asks for; see HEADS."""
+    if kind not in HEADS:
+        raise ValueError(f"there is no head {kind!r}: {nearest(kind, HEADS)}")
+    if kind == "ordinal":
+        return OrdinalHead(width, classes, hidden)
+    return MLP(width, hidden, 1 if kind in ("choices", "score") else classes)
+
+
+class OrdinalHead(nn.Module):
+    """log P(y = k) = log (sigmoid(s - t_k) - sigmoid(s - t_{k+1})), thresholds t in ascending order."""
+
+    def __init__(self, width: int, classes: int, hidden: int) -> None:
+        super().__init__()
+        if classes < 2:
+            raise ValueError(f"an ordinal head needs at least two classes, got {classes}")
+        self.score = MLP(width, hidden, 1)
+        self.first = nn.Parameter(torch.tensor([1.0 - classes / 2]))
+        self.gaps = nn.Parameter(torch.full((classes - 2,), 0.5413))  # softplus of this is 1
+
+    def forward(self, x: Float[Tensor, "B W"]) -> Float[Tensor, "B C"]:
+        thresholds = torch.cat([self.first, self.first + F.softplus(self.gaps).cumsum(0)])
+        above = self.score(x) - thresholds  # B C-1: logits of y > k
+        # log(sigmoid(a) - sigmoid(b)) with a > b, written so that neither tail loses its digits
+        between = torch.log(-torch.expm1(-thresholds.diff()))
+        inner = F.logsigmoid(above[:, :-1]) + F.logsigmoid(-above[:, 1:]) + between
+        return torch.cat([F.logsigmoid(-above[:, :1]), inner, F.logsigmoid(above[:, -1:])], dim=1)

@@ -1,0 +1,242 @@
+"""F of one modality: u = alpha S(z) + (1 - alpha) M(z, z_others) + f(x), normed, and gated against the old state."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from meq.blocks.attention import attend
+from meq.blocks.gate import SoftGate
+from meq.blocks.gmlp import SpatialMixer
+from meq.blocks.inject import Injection, PooledInjection
+from meq.blocks.mlp import MLP, FeedForward
+from meq.core.state import State
+
+Slots = dict[str, dict[str, Tensor]]
+"""Per modality, the pieces of its one fused projection by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Design:
+    """How a side is built, the same for every modality."""
+
+    dim: int
+    heads: int
+    hidden: int
+    mixer: str = "attention"
+    max_tokens: Mapping[str, int] | None = None
+    gate_floor: float | None = 0.0
+    """None: no gate at all, F = u."""
+    cross: bool = True
+    own: bool = True
+    start: str = "injection"
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.cross or self.own):
+            raise ValueError("own=False and cross=False leave nothing to iterate: keep one of them")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Modules of your own for one modality.
+
+    inject(x: B N W) -> B N D; own(z: B N D, mask: B N or None) -> B N D, and
+    cross(z: B N D, others: B M D, mask: B M or None) -> B N D with the other states' tokens one after the other.
+    """
+
+    inject: nn.Module | None = None
+    own: nn.Module | None = None
+    cross: nn.Module | None = None
+
+
+class Side(nn.Module):
+    """What every mixer shares: injection, norms, the fused projection and the gate."""
+
+    slots: tuple[str, ...]
+    dropout_sites: tuple[str, ...] = ()
+
+    def __init__(self, name: str, design: Design, slots: Sequence[str], inject: nn.Module) -> None:
+        super().__init__()
+        dim = design.dim
+        self.name, self.heads = name, design.heads
+        self.inject, self.norm, self.settle = inject, nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.gate = None if design.gate_floor is None else SoftGate(dim, design.gate_floor)
+        self.slots = (*slots, "gate") if self.gate is not None else tuple(slots)
+        self.project = nn.Linear(dim, len(self.slots) * dim) if self.slots else None
+
+    def project_slots(self, normed: Tensor) -> dict[str, Tensor]:
+        if self.project is None:
+            return {}
+        return dict(zip(self.slots, self.project(normed).chunk(len(self.slots), dim=-1), strict=True))
+
+    def forward(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+        proposal = self.settle(self.propose(state, normed, slots, context))
+        if self.gate is None:
+            return proposal
+        return self.gate(state[self.name], slots[self.name]["gate"], proposal)
+
+    def openness(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+        assert self.gate is not None
+        return self.gate.openness(slots[self.name]["gate"], self.settle(self.propose(state, normed, slots, context)))
+
+    @abstractmethod
+    def propose(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+        """u, before its norm."""
+
+    def enter(self, x: Float[Tensor, "B N W"], mask: Bool[Tensor, "B N"] | None) -> Tensor:
+        """f(x)"""
+        return self.inject(x)
+
+    def state_mask(self, mask: Bool[Tensor, "B N"]) -> Tensor:
+        return mask
+
+    def check(self, lengths: Mapping[str, int]) -> None:
+        """Complain about token counts that this side cannot take."""
+
+
+class AttentionSide(Side):
+    """S is self-attention, M cross-attention over the tokens of all the others; both with a feed-forward behind."""
+
+    own_slots: tuple[str, ...] = ("own_query", "own_key", "own_value")
+    cross_slots: tuple[str, ...] = ("cross_query", "shown_key", "shown_value")
+
+    def __init__(self, name: str, width: int, modalities: Sequence[str], design: Design, parts: Parts) -> None:
+        own_slots = self.own_slots if design.own and parts.own is None else ()
+        cross_slots = self.cross_slots if design.cross else ()
+        super().__init__(name, design, own_slots + cross_slots, parts.inject or Injection(width, design.dim))
+        self.others = [other for other in modalities if other != name]
+        self.uses_own, self.uses_cross = design.own, design.cross
+        self.own_part, self.cross_part = parts.own, parts.cross
+        self.build_own(design)
+        self.build_cross(design)
+        self.balance = nn.Parameter(torch.zeros(())) if design.own and design.cross else None
+        """alpha = sigmoid(balance) weighs S against M."""
+
+    def build_own(self, design: Design) -> None:
+        if design.own and self.own_part is None:
+            self.own_output = nn.Linear(design.dim, design.dim)
+            self.own_feed = FeedForward(design.dim, design.hidden)
+            self.dropout_sites = (*self.dropout_sites, "own_attention", "own_feed")
+
+    def build_cross(self, design: Design) -> None:
+        if design.cross and self.cross_part is None:
+            self.cross_output = nn.Linear(design.dim, design.dim)
+            self.cross_feed = FeedForward(design.dim, design.hidden)
+            self.dropout_sites = (*self.dropout_sites, "cross_attention", "cross_feed")
+
+    def propose(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+        injection = context["injection"][self.name]
+        if self.balance is None:
+            only = self.own if self.uses_own else self.cross
+            return only(state, normed, slots, context) + injection
+        own, cross = self.own(state, normed, slots, context), self.cross(state, normed, slots, context)
+        return torch.lerp(cross, own, torch.sigmoid(self.balance).to(own.dtype)) + injection
+
+    def own(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+        """S(z): p = z + Attn(n), then p + FFN(LN p)."""
+        z, mask = state[self.name], context["own_keys"][self.name]
+        if self.own_part is not None:
+            return self.own_part(z, mask)
+        query, key, value = (slots[self.name][slot] for slot in self.own_slots)
+        term = self.own_output(attend(query, key, value, heads=self.heads, mask=mask))
+        keep = context["keep"].get(self.name, {})
+        return self.own_feed(z + _kept(term, keep.get("own_attention")), keep.get("own_feed"))
+
+    def cross(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+        """M(z, others): q = z + CrossAttn(n, n_others), then q + FFN(LN q)."""
+        z, mask, someone = state[self.name], context["cross_keys"][self.name], context["someone"][self.name]
+        if self.cross_part is not None:
+            read = self.cross_part(z, _concatenated([state[other] for other in self.others]), mask)
+            return read if someone is None else torch.where(someone[:, None, None], read, z)
+        key, value = (
+            _concatenated([slots[other][slot] for other in self.others]) for slot in ("shown_key", "shown_value")
+        )
+        term = self.cross_output(attend(slots[self.name]["cross_query"], key, value, heads=self.heads, mask=mask))
+        if someone is not None:  # with nobody to read, the residual path alone
+            term = torch.where(someone[:, None, None], term, 0)
+        keep = context["keep"].get(self.name, {})
+        return self.cross_feed(z + _kept(term, keep.get("cross_attention")), keep.get("cross_feed"))
+
+
+class SpatialSide(AttentionSide):
+    """As `AttentionSide`, with a gMLP over the tokens of all states for M."""
+
+    cross_slots = ()
+
+    def build_cross(self, design: Design) -> None:
+        if self.cross_part is not None:
+            raise ValueError("mixer='gmlp' is an M of its own: give either the mixer or parts.cross, not both")
+        if design.cross:
+            if design.max_tokens is None or set(design.max_tokens) != {self.name, *self.others}:
+                raise ValueError(
+                    "mixer='gmlp' needs max_tokens for every modality, such as "
+                    f"{dict.fromkeys((self.name, *self.others), 64)}, got {design.max_tokens}"
+                )
+            self.spatial = SpatialMixer(self.name, design.max_tokens, design.dim, design.hidden)
+            self.dropout_sites = (*self.dropout_sites, "cross_feed")
+
+    def cross(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+        z = state[self.name]
+        term = self.spatial(normed, context["masks"])
+        return z + _kept(term, context["keep"].get(self.name, {}).get("cross_feed"))
+
+    def check(self, lengths: Mapping[str, int]) -> None:
+        if self.uses_cross:
+            self.spatial.check_length(lengths)
+
+
+class VectorSide(Side):
+    """The vector form: u = MLP([f(x), z, z_others]), one vector per modality; absent others have a learned stand-in."""
+
+    dropout_sites = ("mlp",)
+
+    def __init__(self, name: str, width: int, modalities: Sequence[str], design: Design, parts: Parts) -> None:
+        if parts.own is not None or parts.cross is not None:
+            raise ValueError("mixer='mlp' has neither S nor M to replace: only parts.inject can be given")
+        super().__init__(name, design, (), parts.inject or PooledInjection(width, design.dim))
+        self.readable = [other for other in modalities if (design.own if other == name else design.cross)]
+        self.mlp = MLP((1 + len(self.readable)) * design.dim, design.hidden, design.dim)
+        others = [other for other in self.readable if other != name]
+        self.stand_ins = nn.ParameterDict({other: nn.Parameter(torch.zeros(design.dim)) for other in others})
+
+    def propose(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+        seen = [self._seen(other, state[other], context["masks"].get(other)) for other in self.readable]
+        term = self.mlp(torch.cat([context["injection"][self.name], *seen], dim=-1))
+        return _kept(term, context["keep"].get(self.name, {}).get("mlp"))
+
+    def _seen(self, other: str, z: Float[Tensor, "B D"], mask: Bool[Tensor, "B N"] | None) -> Float[Tensor, "B D"]:
+        if other == self.name:
+            return z
+        if mask is None:
+            return z + 0 * self.stand_ins[other]  # touched on purpose, see readout.Pooled
+        return torch.where(mask.any(1)[:, None], z, self.stand_ins[other].to(z.dtype))
+
+    def enter(self, x: Float[Tensor, "B N W"], mask: Bool[Tensor, "B N"] | None) -> Tensor:
+        return self.inject(x, mask)
+
+    def state_mask(self, mask: Bool[Tensor, "B N"]) -> Tensor:
+        return mask.any(1)
+
+
+SIDES: Mapping[str, Callable[[str, int, Sequence[str], Design, Parts], Side]] = {
+    "attention": AttentionSide,
+    "gmlp": SpatialSide,
+    "mlp": VectorSide,
+}
+
+
+def _kept(term: Tensor, keep: Tensor | None) -> Tensor:
+    return term if keep is None else term * keep
+
+
+def _concatenated(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1)
