@@ -149,14 +149,16 @@ class Ledger:
     """Who is still iterating, what was measured, and who stopped why.
 
     On a CPU, or with a tolerance, it looks at the samples after each step; while all of them go on, a step costs the
-    operator, the solver and two norms. Otherwise (traced, or on an accelerator with tol = 0) it is blind: it never
+    operator, the solver and two norms. Otherwise (traced, without values, or on an accelerator with tol = 0) it is blind: it never
     waits for a value, and every step is chosen row by row.
     """
 
     def __init__(self, problem: Problem, state: State) -> None:
         device = next(iter(state.values())).device
         self.problem = problem
-        self.blind = torch.compiler.is_compiling() or (problem.tol == 0 and device.type != "cpu")
+        self.blind = (
+            torch.compiler.is_compiling() or device.type == "meta" or (problem.tol == 0 and device.type != "cpu")
+        )
         self.size_of = large_norm if self.blind else norm
         self.active = torch.ones(batch_size(state), dtype=torch.bool, device=device)
         self.steps = torch.full_like(self.active, problem.steps, dtype=torch.long)

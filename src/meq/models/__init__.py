@@ -1,7 +1,22 @@
 """Fusion models: the mutual equilibrium and what it is compared with."""
 
 from meq.models.base import FusionModel, Output
+from meq.models.baselines import Concat, CrossAttention, LowRankFusion, SelfAttention
 from meq.models.equilibrium import MutualEquilibrium
+from meq.models.joint import FeatureSum, SingleState
 from meq.models.sides import Parts
+from meq.models.tree import EquilibriumTree
 
-__all__ = ["FusionModel", "MutualEquilibrium", "Output", "Parts"]
+__all__ = [
+    "Concat",
+    "CrossAttention",
+    "EquilibriumTree",
+    "FeatureSum",
+    "FusionModel",
+    "LowRankFusion",
+    "MutualEquilibrium",
+    "Output",
+    "Parts",
+    "SelfAttention",
+    "SingleState",
+]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from meq.blocks.dropout import keep_masks
 from meq.core.operator import Operator
+from meq.core.options import nearest
 from meq.core.solution import Solution
 from meq.core.state import Masks, State
 from meq.models.admit import Features, TokenMasks, admit, drop_modalities
@@ -123,9 +124,12 @@ class FusionModel(Saveable, nn.Module):
         """The mean openness of each state's gate, per sample, at the read state; empty for models without gates."""
         return {}
 
-    def block(self) -> nn.Module:
-        """The iterated map, or the mixing layers of a model that does not iterate: what `match` may match."""
-        return nn.Module()
+    def count_parameters(self, part: str = "model") -> int:
+        """Trainable parameters of the whole model, or of its "block": all but injections, readout and head."""
+        if part not in ("model", "block"):
+            raise ValueError(f"there is no part {part!r}: {nearest(part, ['model', 'block'])}")
+        outside = {"inject", "pool", "head"} if part == "block" else set()
+        return sum(p.numel() for name, p in self.named_parameters() if outside.isdisjoint(name.split(".")))
 
     def _answer(
         self, features: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None, seeds: Tensor | None

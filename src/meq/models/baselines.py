@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -70,7 +71,7 @@ class Concat(SinglePass):
         )
         sizes = [len(widths) * dim, *[self.hidden] * depth]
         self.layers = nn.Sequential()
-        for width_in, width_out in zip(sizes, sizes[1:], strict=False):
+        for width_in, width_out in pairwise(sizes):
             self.layers.extend([nn.Linear(width_in, width_out), nn.GELU()])
 
     @property
@@ -79,9 +80,6 @@ class Concat(SinglePass):
 
     def summary(self, pooled: dict[str, Tensor]) -> Float[Tensor, "B S"]:
         return self.layers(super().summary(pooled))
-
-    def block(self) -> nn.Module:
-        return self.layers
 
 
 @checked_options
@@ -116,9 +114,6 @@ class SelfAttention(SinglePass):
         parts = tokens.split([z.shape[1] for z in state.values()], dim=1)
         return dict(zip(state, parts, strict=True))
 
-    def block(self) -> nn.Module:
-        return self.layers
-
 
 @checked_options
 class CrossAttention(SinglePass):
@@ -151,14 +146,12 @@ class CrossAttention(SinglePass):
         others = {name: [other for other in state if other != name] for name in state}
         keys = {name: readable_keys(others[name], state, masks) for name in state}
         for layer in self.layers:
+            assert isinstance(layer, nn.ModuleDict)
             state = {
                 name: layer[name](z, *keys[name], torch.cat([state[other] for other in others[name]], dim=1))
                 for name, z in state.items()
             }
         return state
-
-    def block(self) -> nn.Module:
-        return self.layers
 
 
 class _Layer(nn.Module):
@@ -208,6 +201,3 @@ class LowRankFusion(SinglePass):
         factors = [self.factors[name](z).unflatten(-1, (-1, self.hidden)) for name, z in pooled.items()]
         product = torch.stack(factors).prod(0)  # B R S
         return torch.einsum("brs,r->bs", product, self.weights.to(product.dtype)) + self.bias
-
-    def block(self) -> nn.Module:
-        return self.factors

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from meq.blocks.dropout import keep_masks
-from meq.core.operator import Operator
 from meq.core.options import nearest
 from meq.core.state import State
 from meq.models.admit import Features, TokenMasks
+from meq.models.iterated import Context, PreparedOperator
 from meq.models.masks import readable_keys
 from meq.models.sides import SIDES, Design, Parts, Side
 
-Context = dict[str, Any]
-"""What stays the same along the iteration, every tensor batch-first: injections, keys' masks, dropout masks."""
 
-
-class Coupling(Operator):
-    """T = [F_a; F_b; ...]. Its inputs are a `Context`, made once per solve by `prepare`."""
+class Coupling(PreparedOperator):
+    """T = [F_a; F_b; ...] on the complete graph: every side reads all the others."""
 
     def __init__(self, widths: Mapping[str, int], design: Design, parts: Mapping[str, Parts] | None = None) -> None:
         super().__init__()
@@ -52,7 +48,7 @@ class Coupling(Operator):
             context["own_keys"][name], _ = readable_keys([name], features, masks)
             context["cross_keys"][name], context["someone"][name] = readable_keys(others, features, masks)
         if self.training and self.design.dropout > 0:
-            context["keep"] = self._draw(context["injection"], seeds)
+            context["keep"] = draw_keep_masks(self.sides, context["injection"], self.design.dropout, seeds)
         return context
 
     def state_masks(self, masks: TokenMasks) -> dict[str, Tensor]:
@@ -82,14 +78,15 @@ class Coupling(Operator):
         normed = {name: self.sides[name].norm(z) for name, z in state.items()}
         return normed, {name: self.sides[name].project_slots(n) for name, n in normed.items()}
 
-    def _draw(self, injections: State, seeds: Tensor | None) -> dict[str, dict[str, Tensor]]:
-        """One keep mask per sample, modality and site, shared by the tokens, so that padding changes nothing."""
-        like = next(iter(injections.values()))
-        sites = {name: side.dropout_sites for name, side in self.sides.items()}
-        total = sum(len(names) for names in sites.values())
-        drawn = keep_masks(like.shape[0], (total, like.shape[-1]), self.design.dropout, like=like, seeds=seeds)
-        rows = iter(drawn.unbind(1))
-        return {
-            name: {site: next(rows) if injections[name].ndim == 2 else next(rows)[:, None] for site in names}
-            for name, names in sites.items()
-        }
+
+def draw_keep_masks(
+    sides: Mapping[str, Side], injections: State, rate: float, seeds: Tensor | None
+) -> dict[str, dict[str, Tensor]]:
+    """One dropout mask per sample, modality and site, shared by the tokens, so that padding changes nothing."""
+    like = next(iter(injections.values()))
+    total = sum(len(side.dropout_sites) for side in sides.values())
+    rows = iter(keep_masks(like.shape[0], (total, like.shape[-1]), rate, like=like, seeds=seeds).unbind(1))
+    return {
+        name: {site: next(rows) if injections[name].ndim == 2 else next(rows)[:, None] for site in side.dropout_sites}
+        for name, side in sides.items()
+    }

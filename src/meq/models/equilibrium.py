@@ -5,27 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import torch
-from jaxtyping import Float
-from torch import Tensor, nn
-
-from meq.core.backward import Backward, Unrolled
-from meq.core.options import checked_options, nearest
-from meq.core.solution import Solution
-from meq.core.solve import solve
-from meq.core.solvers import Damped, Solver
-from meq.models.admit import Features, TokenMasks
-from meq.models.base import Fused, FusionModel
+from meq.core.options import checked_options
 from meq.models.coupling import Coupling
+from meq.models.iterated import Iterated
 from meq.models.sides import Design, Parts
 
 
 @checked_options
-class MutualEquilibrium(FusionModel):
+class MutualEquilibrium(Iterated):
     """Two or more modalities whose states update each other: z_a <- F_a(x_a, z_a, z_others).
 
-    The defaults are the paper's. `model.solver` and `model.backward` may be replaced at any time by other objects of
-    `meq`; they are ways to run the model, not part of it, and are not saved.
+    The defaults are the paper's.
     """
 
     def __init__(
@@ -64,17 +54,15 @@ class MutualEquilibrium(FusionModel):
             widths,
             classes,
             dim,
+            steps=steps,
+            tol=tol,
+            damping=damping,
             readout=readout,
             heads=heads,
             head=head,
             head_width=head_width,
             modality_dropout=modality_dropout,
         )
-        self.steps, self.tol = steps, tol
-        self.backward: Backward = Unrolled()
-        self.solver: Solver | None = None
-        """What replaces the damped iteration, if anything."""
-        self.damping = nn.Parameter(torch.tensor(0.5)) if damping == "learned" else _check_damping(damping)
         self.custom = parts is not None
         design = Design(
             dim=dim,
@@ -90,50 +78,7 @@ class MutualEquilibrium(FusionModel):
         )
         self.coupling = Coupling(widths, design, parts)
 
-    @property
-    def operator(self) -> Coupling:
-        return self.coupling
-
-    def block(self) -> nn.Module:
-        return self.coupling
-
-    def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Fused:
-        context = self.coupling.prepare(features, masks, seeds)
-        solution = solve(
-            self.coupling,
-            context,
-            solver=self.solver or self.damped(),
-            steps=self.steps,
-            tol=self.tol,
-            backward=self.backward,
-            masks=self.coupling.state_masks(masks),
-        )
-        return Fused(solution.state, solution.masks, solution)
-
-    def damped(self) -> Damped:
-        """The damped iteration, its step constant or learned as sigmoid(d)."""
-        return Damped(step=torch.sigmoid(self.damping) if isinstance(self.damping, Tensor) else self.damping)
-
-    def gates(self, solution: Solution) -> dict[str, Float[Tensor, " B"]]:
-        with torch.no_grad():
-            opened = self.coupling.openness(solution.state, solution.inputs)
-        return {name: _mean_over_real(g, solution.masks.get(name)) for name, g in opened.items()}
-
     def to_config(self) -> dict[str, Any]:
         if self.custom:
             raise ValueError("a model with parts of your own cannot be saved by name: save its state_dict instead")
         return super().to_config()
-
-
-def _mean_over_real(gate: Tensor, mask: Tensor | None) -> Float[Tensor, " B"]:
-    """NaN where the modality is absent."""
-    tokens = gate.mean(-1)
-    if mask is None:
-        return tokens.flatten(1).mean(1) if tokens.ndim > 1 else tokens
-    return torch.where(mask, tokens, torch.nan).reshape(len(tokens), -1).nanmean(1)
-
-
-def _check_damping(damping: float | str) -> float:
-    if isinstance(damping, str):
-        raise ValueError(f"damping is a number or 'learned', got {damping!r}: {nearest(damping, ['learned'])}")
-    return damping

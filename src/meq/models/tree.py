@@ -14,8 +14,8 @@ from meq.core.options import checked_options, nearest
 from meq.core.solution import Solution
 from meq.models.admit import Features, TokenMasks
 from meq.models.base import Fused, FusionModel
-from meq.models.coupling import Coupling
 from meq.models.equilibrium import MutualEquilibrium
+from meq.models.iterated import PreparedOperator
 
 Order = Any
 """A modality's name, or a pair of orders: (("image", "audio"), "text")."""
@@ -72,11 +72,8 @@ class EquilibriumTree(FusionModel):
         return self.nodes[_label(self.order)]  # type: ignore[return-value]
 
     @property
-    def operator(self) -> Coupling:
+    def operator(self) -> PreparedOperator:
         return self.root.operator
-
-    def block(self) -> nn.Module:
-        return nn.ModuleList([self.nodes, self.combiners])
 
     def gates(self, solution: Solution) -> dict[str, Float[Tensor, " B"]]:
         return self.root.gates(solution)

@@ -1,0 +1,136 @@
+"""Inference at fixed K for other runtimes: a `torch.export` program, or an ONNX file."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from meq.blocks.gmlp import SpatialMixer
+from meq.models.base import FusionModel
+
+DynamicShape = dict[int, Dim]
+
+
+class Inference(nn.Module):
+    """A fusion model between two flat dicts: image, text, text_mask -> logits, pooled_image, pooled_text."""
+
+    def __init__(self, model: FusionModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        features = {name: tensors[name] for name in self.model.widths if name in tensors}
+        masks = {name: tensors[mask_name(name)] for name in features if mask_name(name) in tensors}
+        output = self.model(features, masks)
+        answers = {} if output.logits is None else {"logits": output.logits}
+        return {**answers, **{f"pooled_{name}": x for name, x in output.pooled.items()}}
+
+
+def mask_name(modality: str) -> str:
+    return f"{modality}_mask"
+
+
+def export(
+    model: FusionModel, features: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None = None
+) -> ExportedProgram:
+    """The model in eval mode as a graph: `program.module()({"image": x, "text": y, "text_mask": mask})["logits"]`.
+
+    `features` and `masks` are an example, which fixes which modalities and masks there are, and whether a modality is
+    tokens or a vector. Batch size and token counts are free; a modality of one token keeps one, and a gMLP mixer keeps
+    its longest input. All `model.steps` steps are in the graph and are computed every time; a sample that reaches
+    `model.tol` keeps its state from there on, as it does in eager mode, so the answers are the same and only the time
+    saved by stopping early is lost. Checks of values (NaN, a sample without any modality) are left out.
+    """
+    tensors = _named(features, masks or {})
+    with _evaluating(model), torch.no_grad():
+        model(features, masks)  # what is wrong with the example is said in the model's own words
+        return torch.export.export(
+            Inference(model), (_two_samples(tensors),), dynamic_shapes=(_free_axes(model, tensors),)
+        )
+
+
+def export_onnx(
+    model: FusionModel,
+    path: str | Path,
+    features: Mapping[str, Tensor],
+    masks: Mapping[str, Tensor] | None = None,
+) -> Path:
+    """Write what `export` gives as one ONNX file, weights included; needs `pip install 'meq[onnx]'`.
+
+    Inputs and outputs carry the names of `export`. The file appears whole or not at all.
+    """
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"export_onnx needs the package {error.name}: pip install 'meq[onnx]'") from error
+    program = export(model, features, masks)
+    tensors = _named(features, masks or {})
+    converted = torch.onnx.export(
+        program,
+        input_names=list(tensors),
+        output_names=list(program.module()(_two_samples(tensors))),
+        dynamo=True,
+        verbose=False,
+    )
+    assert converted is not None
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".exporting-") as staging:
+        file = Path(staging) / path.name
+        converted.save(file, external_data=False)
+        os.replace(file, path)
+    return path
+
+
+def _named(features: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Features and masks side by side, under the names of the exported inputs."""
+    named = {mask_name(name): mask for name, mask in masks.items()}
+    for name in features:
+        if name in named:
+            raise ValueError(f"the modality {name!r} has the name of another one's mask: rename it for export")
+    return {**features, **named}
+
+
+def _two_samples(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The example with at least two samples: the tracer takes an axis of length one for a constant."""
+    return {name: x if x.shape[0] > 1 else torch.cat([x, x]) for name, x in tensors.items()}
+
+
+def _free_axes(model: FusionModel, tensors: dict[str, Tensor]) -> dict[str, DynamicShape]:
+    batch = Dim("batch", min=1)
+    tokens = {name: _token_axis(model, name, tensors[name]) for name in model.widths if name in tensors}
+    axes: dict[str, DynamicShape] = {}
+    for name, axis in tokens.items():
+        # multiple choice puts the choices' axis before the tokens'; how many there are stays fixed
+        place = tensors[name].ndim - 2
+        for each in {name, mask_name(name)} & tensors.keys():
+            axes[each] = {0: batch} if axis is None or place >= tensors[each].ndim else {0: batch, place: axis}
+    return {name: axes[name] for name in tensors}  # the tracer compares the order too
+
+
+def _token_axis(model: FusionModel, name: str, x: Tensor) -> Dim | None:
+    if x.ndim < 3 or x.shape[-2] == 1:
+        return None
+    mixers = [module for module in model.modules() if isinstance(module, SpatialMixer)]
+    longest = min((mixer.max_tokens[name] for mixer in mixers if name in mixer.max_tokens), default=None)
+    return Dim(f"{name}_tokens", min=1, max=longest)
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Eval mode, and every part's own mode again afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode

@@ -1,0 +1,172 @@
+"""SingleState and FeatureSum: equilibria that replace only the state layout, one joint state for coupled ones."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from meq.blocks.inject import Injection, PooledInjection
+from meq.core.options import checked_options
+from meq.core.state import State
+from meq.models.admit import Features, TokenMasks
+from meq.models.coupling import draw_keep_masks
+from meq.models.iterated import Context, Iterated, PreparedOperator
+from meq.models.masks import readable_keys
+from meq.models.sides import AttentionSide, Design, Parts, Side, VectorSide
+
+JOINT = "joint"
+
+
+class JointCoupling(PreparedOperator):
+    """T of one joint state: a single side with nobody else to read."""
+
+    def __init__(self, side: Side, design: Design) -> None:
+        super().__init__()
+        self.side, self.design = side, design
+
+    def prepare(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Context:
+        context: Context = {"injection": {JOINT: self.enter(features, masks)}, "masks": {}, "keep": {}}
+        context["own_keys"] = {JOINT: readable_keys(list(features), features, masks)[0]}
+        context["lengths"] = {name: x.shape[1] for name, x in features.items()}
+        if self.training and self.design.dropout > 0:
+            context["keep"] = draw_keep_masks({JOINT: self.side}, context["injection"], self.design.dropout, seeds)
+        return context
+
+    def start(self, inputs: Context) -> State:
+        injection = inputs["injection"][JOINT]
+        return self.split(injection if self.design.start == "injection" else torch.zeros_like(injection), inputs)
+
+    def forward(self, state: State, inputs: Context) -> State:
+        joint = {JOINT: self.join(state)}
+        return self.split(self.side(joint, *self._project(joint), inputs), inputs)
+
+    def openness(self, state: State, inputs: Context) -> State:
+        if self.side.gate is None:
+            return {}
+        joint = {JOINT: self.join(state)}
+        return self.split(self.side.openness(joint, *self._project(joint), inputs), inputs)
+
+    @abstractmethod
+    def enter(self, features: Features, masks: TokenMasks) -> Tensor:
+        """f of all the modalities."""
+
+    @abstractmethod
+    def join(self, state: State) -> Tensor: ...
+
+    @abstractmethod
+    def split(self, joint: Tensor, inputs: Context) -> State: ...
+
+    def _project(self, joint: State) -> tuple[State, dict[str, dict[str, Tensor]]]:
+        normed = self.side.norm(joint[JOINT])
+        return {JOINT: normed}, {JOINT: self.side.project_slots(normed)}
+
+
+class JointTokens(JointCoupling):
+    """The tokens of all modalities in one state, attending to each other; handed out per modality."""
+
+    def __init__(self, widths: Mapping[str, int], design: Design) -> None:
+        super().__init__(AttentionSide(JOINT, design.dim, [JOINT], design, Parts(inject=nn.Identity())), design)
+        self.inject = nn.ModuleDict({name: Injection(width, design.dim) for name, width in widths.items()})
+        self.kinds = nn.ParameterDict({name: nn.Parameter(0.02 * torch.randn(design.dim)) for name in widths})
+
+    def enter(self, features: Features, masks: TokenMasks) -> Tensor:
+        return torch.cat([self.inject[name](x) + self.kinds[name] for name, x in features.items()], dim=1)
+
+    def state_masks(self, masks: TokenMasks) -> dict[str, Tensor]:
+        return dict(masks)
+
+    def join(self, state: State) -> Tensor:
+        return torch.cat(list(state.values()), dim=1)
+
+    def split(self, joint: Tensor, inputs: Context) -> State:
+        lengths: dict[str, int] = inputs["lengths"]
+        return dict(zip(lengths, joint.split(list(lengths.values()), dim=1), strict=True))
+
+
+class JointVector(JointCoupling):
+    """One vector that starts from the sum of the modalities' pooled features."""
+
+    def __init__(self, widths: Mapping[str, int], design: Design) -> None:
+        super().__init__(VectorSide(JOINT, design.dim, [JOINT], design, Parts(inject=nn.Identity())), design)
+        self.inject = nn.ModuleDict({name: PooledInjection(width, design.dim) for name, width in widths.items()})
+        self.stand_ins = nn.ParameterDict({name: nn.Parameter(torch.zeros(design.dim)) for name in widths})
+
+    def enter(self, features: Features, masks: TokenMasks) -> Tensor:
+        return torch.stack([self._term(name, x, masks.get(name)) for name, x in features.items()]).sum(0)
+
+    def _term(self, name: str, x: Tensor, mask: Tensor | None) -> Tensor:
+        vector = self.inject[name](x, mask)
+        if mask is None:
+            return vector + 0 * self.stand_ins[name]  # touched on purpose, see readout.Pooled
+        return torch.where(mask.any(1)[:, None], vector, self.stand_ins[name].to(vector.dtype))
+
+    def state_masks(self, masks: TokenMasks) -> dict[str, Tensor]:
+        return {}
+
+    def join(self, state: State) -> Tensor:
+        return state[JOINT]
+
+    def split(self, joint: Tensor, inputs: Context) -> State:
+        return {JOINT: joint}
+
+
+class _JointModel(Iterated):
+    """The constructor that both layouts share; see `MutualEquilibrium` for the options."""
+
+    layout: type[JointTokens] | type[JointVector]
+
+    def __init__(
+        self,
+        widths: Mapping[str, int],
+        classes: int | None = None,
+        dim: int = 768,
+        *,
+        heads: int = 8,
+        steps: int = 10,
+        tol: float = 1e-3,
+        hidden: int | None = None,
+        gate: bool = True,
+        gate_floor: float = 0.0,
+        damping: float | Literal["learned"] = 0.5,
+        start: str = "injection",
+        dropout: float = 0.0,
+        modality_dropout: float = 0.0,
+        head: str = "classes",
+        head_width: int = 1024,
+    ) -> None:
+        shared: dict[str, Any] = {"heads": heads, "head": head, "head_width": head_width}
+        super().__init__(
+            widths, classes, dim, steps=steps, tol=tol, damping=damping, modality_dropout=modality_dropout, **shared
+        )
+        design = Design(
+            dim=dim,
+            heads=heads,
+            hidden=4 * dim if hidden is None else hidden,
+            gate_floor=gate_floor if gate else None,
+            cross=False,
+            start=start,
+            dropout=dropout,
+        )
+        self.coupling = self.layout(widths, design)
+
+
+@checked_options
+class SingleState(_JointModel):
+    """One joint token-level state: the same template, iteration and readout, without states of their own."""
+
+    layout = JointTokens
+
+
+@checked_options
+class FeatureSum(_JointModel):
+    """One vector: pooled features are summed and iterated, the fusion design of earlier equilibrium models."""
+
+    layout = JointVector
+
+    @property
+    def state_names(self) -> list[str]:
+        return [JOINT]
