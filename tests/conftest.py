@@ -9,6 +9,7 @@ from jaxtyping import install_import_hook
 with install_import_hook("meq", "shape_check.check"):
     import meq  # noqa: F401
 
+torch.set_num_threads(1)  # the problems are tiny, and threads that wait for each other cost more than they give
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 

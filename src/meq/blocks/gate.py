@@ -28,4 +28,5 @@ class SoftGate(nn.Module):
     def forward(
         self, state: Float[Tensor, "*B D"], from_state: Float[Tensor, "*B D"], proposal: Float[Tensor, "*B D"]
     ) -> Float[Tensor, "*B D"]:
-        return torch.lerp(state, proposal, self.openness(from_state, proposal))
+        # not lerp: under autocast the three differ in dtype
+        return torch.addcmul(state, self.openness(from_state, proposal), proposal - state)

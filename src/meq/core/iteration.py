@@ -28,6 +28,7 @@ from meq.core.state import (
     norm,
     put_rows,
     take_rows,
+    under_autocast,
 )
 
 Watch = Callable[[int, State], None]
@@ -53,7 +54,7 @@ class Problem:
         check_masks(self.masks, state)
         check_batch(self.inputs, state)
         self._check_tolerance(state)
-        if torch.is_autocast_enabled(next(iter(state.values())).device.type):
+        if under_autocast(next(iter(state.values()))):
             state = {name: z.to(torch.promote_types(z.dtype, torch.float32)) for name, z in state.items()}
         return state
 
@@ -62,8 +63,7 @@ class Problem:
         if torch.compiler.is_compiling():
             return
         for name, z in state.items():
-            autocast = torch.is_autocast_enabled(z.device.type)
-            dtype = torch.get_autocast_dtype(z.device.type) if autocast else z.dtype
+            dtype = torch.get_autocast_dtype(z.device.type) if under_autocast(z) else z.dtype
             if 0 < self.tol < torch.finfo(dtype).eps:
                 warnings.warn(
                     f"tol={self.tol:g} is below what {dtype} can resolve (about {torch.finfo(dtype).eps:.1g}), so "
@@ -149,8 +149,8 @@ class Ledger:
     """Who is still iterating, what was measured, and who stopped why.
 
     On a CPU, or with a tolerance, it looks at the samples after each step; while all of them go on, a step costs the
-    operator, the solver and two norms. Otherwise (traced, without values, or on an accelerator with tol = 0) it is blind: it never
-    waits for a value, and every step is chosen row by row.
+    operator, the solver and two norms. Otherwise (traced, on the meta device, or on an accelerator with tol = 0) it is
+    blind: it never waits for a value, and every step is chosen row by row.
     """
 
     def __init__(self, problem: Problem, state: State) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-import torch
 from torch import nn
 
 from meq.core.options import nearest
-from meq.core.state import State
+from meq.core.state import State, under_autocast
 
 Inputs = Any
 """A tensor, or dicts, lists and tuples of tensors, every one batch-first."""
@@ -44,7 +43,7 @@ def evaluate(operator: Any, state: State, inputs: Inputs) -> State:
         if new.device != z.device:
             raise ValueError(f"{_label(operator)} moved {name!r} from {z.device} to {new.device}")
         if new.dtype != z.dtype:
-            if not torch.is_autocast_enabled(z.device.type):
+            if not under_autocast(z):
                 raise ValueError(
                     f"{_label(operator)} changed the dtype of {name!r} from {z.dtype} to {new.dtype}: "
                     "cast inside the operator, or let start() return the dtype it computes in"

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from meq.core.options import checked_options
-from meq.core.state import Masks, State, dot, per_sample
+from meq.core.state import Masks, State, dots, per_sample
 
 Memory = Any
 
@@ -60,11 +60,12 @@ class Damped(Solver):
 
 
 class _AndersonMemory(NamedTuple):
-    state: State
-    move: State
-    slides: list[State]  # dz_i + step dr_i
+    mixed: State  # z + step r
+    move: State  # r
+    slides: list[State]  # the differences of z + step r
     turns: list[State]  # dr_i
     gram: Float[Tensor, "B M M"]  # <dr_i, dr_j>
+    right: Float[Tensor, "B M"]  # <dr_i, r>
 
 
 @checked_options
@@ -85,23 +86,24 @@ class Anderson(Solver):
         _check_step(self.step, "Anderson")
 
     def advance(self, state: State, move: State, memory: Memory, masks: Masks) -> tuple[State, Memory]:
-        plain = {name: torch.add(z, move[name], alpha=self.step) for name, z in state.items()}
+        mixed = {name: torch.add(z, move[name], alpha=self.step) for name, z in state.items()}
         if memory is None:
             first = next(iter(move.values()))
             gram = first.new_zeros(first.shape[0], 0, 0, dtype=torch.promote_types(first.dtype, torch.float32))
-            return plain, _AndersonMemory(state, move, [], [], gram)
+            return mixed, _AndersonMemory(mixed, move, [], [], gram, gram.sum(2))
 
         turn = _minus(move, memory.move)
-        moved = _minus(state, memory.state)
-        slides = [*memory.slides, {name: torch.add(moved[name], turn[name], alpha=self.step) for name in turn}]
-        turns = [*memory.turns, turn]
-        gram = memory.gram
+        slides, turns = [*memory.slides, _minus(mixed, memory.mixed)], [*memory.turns, turn]
+        gram, right = memory.gram, memory.right
         if len(turns) > self.history:
-            slides, turns, gram = slides[1:], turns[1:], gram[:, 1:, 1:]
+            slides, turns, gram, right = slides[1:], turns[1:], gram[:, 1:, 1:], right[:, 1:]
 
-        gram = _grow(gram, torch.stack([dot(old, turn, masks) for old in turns], -1))
-        weights = _least_squares(gram, torch.stack([dot(old, move, masks) for old in turns], -1))
-        return _combine(plain, -weights, slides), _AndersonMemory(state, move, slides, turns, gram)
+        newest = dots(turns, turn, masks)
+        gram = _grow(gram, newest)
+        # <dr_i, r> moves on by <dr_i, dr>, which is at hand: half the products, and no less exact than the gram matrix
+        right = torch.cat([right + newest[:, :-1], dots([turn], move, masks)], dim=1)
+        weights = _least_squares(gram, right)
+        return _combine(mixed, -weights, slides), _AndersonMemory(mixed, move, slides, turns, gram, right)
 
 
 class _BroydenMemory(NamedTuple):
@@ -115,8 +117,8 @@ class _BroydenMemory(NamedTuple):
 class Broyden(Solver):
     """z <- z - H r, where H approximates the inverse Jacobian of r by good Broyden updates of rank one.
 
-    H = -step I + sum_i u_i <v_i, .>. With s the last step and w = H r(new), the update needs no second product with H:
-    H (r(new) - r(old)) = w + s, because the old step was s = -H r(old).
+    H = -step I + sum_i u_i <v_i, .>. With s = -H r(old) the last step and w = H r(new), H (r(new) - r(old)) = w + s. So
+    the update is u = -w / <s, w + s> and v = H^T s, and the next step is |s|^2 u: no second product with H.
     """
 
     history: int = 10
@@ -134,16 +136,16 @@ class Broyden(Solver):
             return _plus(state, taken), _BroydenMemory(taken, [], [])
 
         taken, left, right = memory
-        w = self._product(move, right, left, masks)  # H r
-        v = self._product(taken, left, right, masks)  # s^T H
-        change = dot(taken, _plus(w, taken), masks)  # s^T H dr
-        # Where s^T H dr vanishes the update does not exist (or the sample has stopped moving): H stays as it is.
-        size = (dot(taken, taken, masks) * dot(w, w, masks)).sqrt()
-        usable = change.abs() > torch.finfo(change.dtype).eps * size
+        w = self._product(move, right, left, masks)
+        v = self._product(taken, left, right, masks)
+        length, overlap = dots([taken, w], taken, masks).unbind(-1)  # |s|^2, <s, w>
+        change = length + overlap
+        # Where <s, w + s> vanishes the update does not exist (or the sample has stopped moving): H stays as it is.
+        usable = change.abs() > 10 * torch.finfo(change.dtype).eps * (length + overlap.abs())
         inverse = torch.where(usable, 1 / torch.where(usable, change, 1), 0)
-        factor = dot(v, move, masks) * inverse
-        taken = {name: _scaled(factor - 1, x) for name, x in w.items()}
+        stretch = torch.where(usable, length * inverse, 1)
         u = {name: _scaled(-inverse, x) for name, x in w.items()}
+        taken = {name: _scaled(-stretch, x) for name, x in w.items()}
         return _plus(state, taken), _BroydenMemory(taken, [*left, u], [*right, v])
 
     def _product(self, x: State, inner: list[State], outer: list[State], masks: Masks) -> State:
@@ -151,16 +153,19 @@ class Broyden(Solver):
         plain = {name: -self.step * tensor for name, tensor in x.items()}
         if not inner:
             return plain
-        return _combine(plain, torch.stack([dot(each, x, masks) for each in inner], -1), outer)
+        return _combine(plain, dots(inner, x, masks), outer)
 
 
 def _combine(base: State, weights: Float[Tensor, "B M"], parts: list[State]) -> State:
     """base + sum_i weights_i parts_i, in the precision of the weights, returned in that of the base."""
-    total = dict(base)
-    for weight, part in zip(weights.unbind(-1), parts, strict=True):
-        for name, x in part.items():
-            total[name] = torch.addcmul(total[name], per_sample(weight, x), x)
-    return {name: x.to(base[name].dtype) for name, x in total.items()}
+    total = {}
+    for name, x in base.items():
+        first, *rest = zip(per_sample(weights.mT, x[None]), [part[name] for part in parts], strict=True)
+        sum_ = torch.addcmul(x, *first)
+        for weight, part in rest:
+            sum_.addcmul_(weight, part)  # in place: fresh memory would cost more than the arithmetic
+        total[name] = sum_.to(x.dtype)
+    return total
 
 
 def _grow(gram: Float[Tensor, "B M M"], row: Float[Tensor, "B M1"]) -> Float[Tensor, "B M1 M1"]:
@@ -171,14 +176,14 @@ def _grow(gram: Float[Tensor, "B M M"], row: Float[Tensor, "B M1"]) -> Float[Ten
 
 def _least_squares(gram: Float[Tensor, "B M M"], right: Float[Tensor, "B M"]) -> Float[Tensor, "B M"]:
     """Solve (G + tiny I) c = right. A sample whose differences all vanish gets c = 0: a plain step."""
-    scale = gram.diagonal(dim1=1, dim2=2).amax(1)[:, None]
-    moving = scale > 0
-    scale = torch.where(moving, scale, 1)
-    eye = torch.eye(gram.shape[1], dtype=gram.dtype, device=gram.device)
-    ridge = torch.where(moving, 10 * torch.finfo(gram.dtype).eps, 1)[..., None] * eye
+    scale = gram.diagonal(dim1=1, dim2=2).amax(1, keepdim=True)
+    still = (scale == 0).to(gram.dtype)
+    scale = scale + still
+    matrix = gram / scale[..., None]
+    matrix.diagonal(dim1=1, dim2=2).add_(still + 10 * torch.finfo(gram.dtype).eps)
     with torch.autocast(gram.device.type, enabled=False):
         # solve_ex: one sample's singular matrix must not raise for its whole batch; the loop sees what is not finite
-        return torch.linalg.solve_ex(gram / scale[..., None] + ridge, right / scale)[0]
+        return torch.linalg.solve_ex(matrix, right / scale)[0]
 
 
 def _minus(a: State, b: State) -> State:

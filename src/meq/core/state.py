@@ -6,7 +6,8 @@ vector) is True where a token is real; what it hides counts in no norm and in no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -43,19 +44,21 @@ def large_norm(x: Tensor, mask: Tensor | None = None) -> Float[Tensor, " B"]:
     return scale * norm(x / per_sample(scale, x))
 
 
-def dot(a: State, b: State, masks: Masks) -> Float[Tensor, " B"]:
-    """<a, b> per sample, summed over the modalities, in float32 or better."""
-    return torch.stack([_dot(a[name], b[name], masks.get(name)) for name in a]).sum(0)
+def dots(many: Sequence[State], one: State, masks: Masks) -> Float[Tensor, "B M"]:
+    """<x_i, y> per sample of many states x_i with one state y, summed over the modalities, in float32 or better."""
+    return functools.reduce(torch.add, [_dots([x[name] for x in many], one[name], masks.get(name)) for name in one])
 
 
-def _dot(a: Tensor, b: Tensor, mask: Tensor | None) -> Float[Tensor, " B"]:
-    dtype = torch.promote_types(a.dtype, torch.float32)
-    a, b = a.to(dtype), b.to(dtype)
-    if mask is not None:
-        a = a.masked_fill(~per_sample(mask, a), 0)
-        b = b.masked_fill(~per_sample(mask, b), 0)
-    with torch.autocast(a.device.type, enabled=False):  # autocast would turn the product into bfloat16
-        return torch.linalg.vecdot(a.flatten(1), b.flatten(1))
+def _dots(many: list[Tensor], one: Tensor, mask: Tensor | None) -> Float[Tensor, "B M"]:
+    dtype, axes = torch.promote_types(one.dtype, torch.float32), tuple(range(1, one.ndim))
+    hidden = None if mask is None else ~per_sample(mask, one)
+
+    def real(x: Tensor) -> Tensor:
+        return x.to(dtype) if hidden is None else x.to(dtype).masked_fill(hidden, 0)
+
+    one = real(one)
+    # Neither vecdot nor a matrix product: autocast, or a lowered matmul precision, would make those rough.
+    return torch.stack([(real(x) * one).sum(axes) for x in many], dim=-1)
 
 
 def all_finite(state: State, masks: Masks) -> Bool[Tensor, " B"]:
@@ -95,6 +98,11 @@ def put_rows(state: State, rows: Int[Tensor, " R"], part: State) -> State:
 
 def detach(state: State) -> State:
     return {name: x.detach() for name, x in state.items()}
+
+
+def under_autocast(x: Tensor) -> bool:
+    """Would autocast lower the precision of work on this tensor? The meta device does not know autocast."""
+    return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 
 def batch_size(state: State) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 from meq.core.options import nearest
 
 Features = dict[str, Tensor]
-TokenMasks = dict[str, Bool[Tensor, "B N"]]
+TokenMasks = dict[str, Bool[Tensor, "B _"]]
 
 
 def admit(

@@ -71,17 +71,22 @@ def export_onnx(
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise ImportError(f"export_onnx needs the package {error.name}: pip install 'meq[onnx]'") from error
-    program = export(model, features, masks)
-    tensors = _named(features, masks or {})
+    return write_onnx(export(model, features, masks), Path(path))
+
+
+def write_onnx(program: ExportedProgram, path: Path) -> Path:
+    """The second half of `export_onnx`, for a program of `export`."""
+    assert program.example_inputs is not None
+    (example,), _ = program.example_inputs
+    with torch.no_grad():
+        answers = program.module()(example)
+    # not optimised: torch would spend twice the time on rewriting what onnxruntime rewrites again while loading
     converted = torch.onnx.export(
-        program,
-        input_names=list(tensors),
-        output_names=list(program.module()(_two_samples(tensors))),
-        dynamo=True,
-        verbose=False,
+        program, input_names=list(example), output_names=list(answers), dynamo=True, verbose=False, optimize=False
     )
     assert converted is not None
-    path = Path(path)
+    for node in converted.model.graph:
+        node.metadata_props.clear()  # stack traces of the machine that exported, at several times the graph's size
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".exporting-") as staging:
         file = Path(staging) / path.name

@@ -73,17 +73,22 @@ class Iterated(FusionModel):
         return self.coupling
 
     def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Fused:
-        context = self.coupling.prepare(features, masks, seeds)
-        solution = solve(
-            self.coupling,
-            context,
+        solution = self.settle(self.coupling, features, masks, seeds)
+        return Fused(solution.state, solution.masks, solution)
+
+    def settle(
+        self, coupling: PreparedOperator, features: Features, masks: TokenMasks, seeds: Tensor | None
+    ) -> Solution:
+        """Solve one coupling with this model's budget, solver and backward."""
+        return solve(
+            coupling,
+            coupling.prepare(features, masks, seeds),
             solver=self.solver or self.damped(),
             steps=self.steps,
             tol=self.tol,
             backward=self.backward,
-            masks=self.coupling.state_masks(masks),
+            masks=coupling.state_masks(masks),
         )
-        return Fused(solution.state, solution.masks, solution)
 
     def damped(self) -> Damped:
         """The damped iteration, its step constant or learned as sigmoid(d)."""

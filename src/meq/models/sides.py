@@ -139,7 +139,7 @@ class AttentionSide(Side):
             only = self.own if self.uses_own else self.cross
             return only(state, normed, slots, context) + injection
         own, cross = self.own(state, normed, slots, context), self.cross(state, normed, slots, context)
-        return torch.lerp(cross, own, torch.sigmoid(self.balance).to(own.dtype)) + injection
+        return cross + torch.sigmoid(self.balance) * (own - cross) + injection
 
     def own(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
         """S(z): p = z + Attn(n), then p + FFN(LN p)."""

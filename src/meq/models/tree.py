@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -13,20 +13,25 @@ from meq.blocks.mlp import MLP
 from meq.core.options import checked_options, nearest
 from meq.core.solution import Solution
 from meq.models.admit import Features, TokenMasks
-from meq.models.base import Fused, FusionModel
-from meq.models.equilibrium import MutualEquilibrium
-from meq.models.iterated import PreparedOperator
+from meq.models.base import Fused
+from meq.models.coupling import Coupling
+from meq.models.iterated import Iterated
+from meq.models.readout import Pooled
+from meq.models.sides import Design
+
+STREAM = 7919
+"""How far the seeds of two nodes lie apart, so that they draw different dropout."""
 
 Order = Any
 """A modality's name, or a pair of orders: (("image", "audio"), "text")."""
 
 
 @checked_options
-class EquilibriumTree(FusionModel):
+class EquilibriumTree(Iterated):
     """(("image", "audio"), "text"): the first pair settles, an MLP makes one summary of it, which meets the third.
 
-    The root pair is what is read. Every node takes the options of `MutualEquilibrium`; the paper's form for CMU-MOSEI
-    is `mixer="mlp"`.
+    Every pair is an equilibrium of its own, built and run as in `MutualEquilibrium`; the root pair is what is read. The
+    paper's form for CMU-MOSEI is `mixer="mlp"`.
     """
 
     def __init__(
@@ -37,67 +42,85 @@ class EquilibriumTree(FusionModel):
         *,
         order: Order,
         heads: int = 8,
+        steps: int = 10,
+        tol: float = 1e-3,
+        mixer: str = "attention",
+        max_tokens: Mapping[str, int] | None = None,
+        hidden: int | None = None,
+        gate: bool = True,
+        gate_floor: float = 0.0,
+        damping: float | Literal["learned"] = 0.5,
+        start: str = "injection",
+        dropout: float = 0.0,
         modality_dropout: float = 0.0,
         readout: str = "pooled",
         head: str = "classes",
         head_width: int = 1024,
-        node: Mapping[str, Any] | None = None,
     ) -> None:
-        """`order` nests pairs of modality names; `node` holds further options of each pair's `MutualEquilibrium`."""
+        """`order` nests pairs of modality names; the other options are those of `MutualEquilibrium`."""
         self.order = _frozen(order)
         _check_order(self.order, widths)
+        shared: dict[str, Any] = {"heads": heads, "readout": readout, "head": head, "head_width": head_width}
         super().__init__(
-            widths,
-            classes,
-            dim,
-            readout=readout,
-            heads=heads,
-            head=head,
-            head_width=head_width,
-            modality_dropout=modality_dropout,
+            widths, classes, dim, steps=steps, tol=tol, damping=damping, modality_dropout=modality_dropout, **shared
         )
-        self.nodes, self.combiners = nn.ModuleDict(), nn.ModuleDict()
+        hidden = 4 * dim if hidden is None else hidden
+        self.branches, self.combiners = nn.ModuleDict(), nn.ModuleDict()
         for pair in _pairs(self.order):
-            sides = {_label(side): widths.get(side, dim) if isinstance(side, str) else dim for side in pair}
-            self.nodes[_label(pair)] = MutualEquilibrium(sides, None, dim, heads=heads, **(node or {}))
-            if pair != self.order:
-                self.combiners[_label(pair)] = MLP(2 * dim, 4 * dim, dim)
+            sides = {_label(side): widths[side] if isinstance(side, str) else dim for side in pair}
+            design = Design(
+                dim=dim,
+                heads=heads,
+                hidden=hidden,
+                mixer=mixer,
+                max_tokens=max_tokens and {side: max_tokens.get(side, 1) for side in sides},
+                gate_floor=gate_floor if gate else None,
+                start=start,
+                dropout=dropout,
+            )
+            if pair == self.order:
+                self.coupling = Coupling(sides, design)
+            else:
+                self.branches[_label(pair)] = Coupling(sides, design)
+                self.combiners[_label(pair)] = Combiner(list(sides), dim, hidden)
 
     @property
     def state_names(self) -> list[str]:
         return [_label(side) for side in self.order]
 
-    @property
-    def root(self) -> MutualEquilibrium:
-        return self.nodes[_label(self.order)]  # type: ignore[return-value]
-
-    @property
-    def operator(self) -> PreparedOperator:
-        return self.root.operator
-
-    def gates(self, solution: Solution) -> dict[str, Float[Tensor, " B"]]:
-        return self.root.gates(solution)
-
     def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Fused:
         features, masks = dict(features), dict(masks)
         branches: dict[str, Solution] = {}
-        for depth, pair in enumerate(_pairs(self.order)):
-            name, sides = _label(pair), [_label(side) for side in pair]
-            node: MutualEquilibrium = self.nodes[name]  # type: ignore[assignment]
-            fused = node.fuse(
-                {side: features[side] for side in sides},
-                {side: masks[side] for side in sides if side in masks},
-                None if seeds is None else seeds + 7919 * depth,  # another stream of draws for every node
-            )
+        for depth, pair in enumerate(_pairs(self.order), start=1):
             if pair == self.order:
-                return Fused(fused.state, fused.masks, fused.solution, branches)
-            assert fused.solution is not None
-            branches[name] = fused.solution
-            pooled = node.pool(fused.state, fused.masks)
-            features[name] = self.combiners[name](torch.cat(list(pooled.values()), dim=-1))[:, None]
-            if all(side in masks for side in sides):  # a sample that lacks both sides lacks their summary
-                masks[name] = torch.stack([masks[side].any(1) for side in sides]).any(0)[:, None]
-        raise AssertionError("an order always ends at its root")
+                break
+            name = _label(pair)
+            draws = None if seeds is None else seeds + depth * STREAM
+            coupling = self.branches[name]
+            assert isinstance(coupling, Coupling)
+            branches[name] = self.settle(coupling, *self._sides(pair, features, masks), draws)
+            features[name] = self.combiners[name](branches[name])
+            if all(_label(side) in masks for side in pair):  # a sample that lacks both sides lacks their summary
+                masks[name] = torch.stack([masks[_label(side)].any(1) for side in pair]).any(0)[:, None]
+        solution = self.settle(self.coupling, *self._sides(self.order, features, masks), seeds)
+        return Fused(solution.state, solution.masks, solution, branches)
+
+    @staticmethod
+    def _sides(pair: Order, features: Features, masks: TokenMasks) -> tuple[Features, TokenMasks]:
+        names = [_label(side) for side in pair]
+        return {name: features[name] for name in names}, {name: masks[name] for name in names if name in masks}
+
+
+class Combiner(nn.Module):
+    """h(z_a, z_b): the pooled states of a pair through an MLP, as one token for the next pair."""
+
+    def __init__(self, names: list[str], dim: int, hidden: int) -> None:
+        super().__init__()
+        self.pool, self.mlp = Pooled(names, dim), MLP(len(names) * dim, hidden, dim)
+
+    def forward(self, solution: Solution) -> Float[Tensor, "B 1 D"]:
+        pooled = self.pool(solution.state, solution.masks)
+        return self.mlp(torch.cat(list(pooled.values()), dim=-1))[:, None]
 
 
 def _frozen(order: Order) -> Order:
