@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jaxtyping
 import pytest
 import torch
 from jaxtyping import install_import_hook
@@ -21,3 +22,9 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Annotations unchecked, as users run the code: for errors in words that the type check would forestall."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

@@ -18,7 +18,19 @@ from meq.core import (
     Unrolled,
     solve,
 )
-from meq.models import FusionModel, MutualEquilibrium, Output, Parts
+from meq.models import (
+    Concat,
+    CrossAttention,
+    EquilibriumTree,
+    FeatureSum,
+    FusionModel,
+    LowRankFusion,
+    MutualEquilibrium,
+    Output,
+    Parts,
+    SelfAttention,
+    SingleState,
+)
 from meq.version import __version__
 
 __all__ = [
@@ -27,14 +39,21 @@ __all__ = [
     "Backward",
     "Broyden",
     "Checkpointed",
+    "Concat",
+    "CrossAttention",
     "Damped",
+    "EquilibriumTree",
+    "FeatureSum",
     "FusionModel",
     "Implicit",
+    "LowRankFusion",
     "MutualEquilibrium",
     "Operator",
     "Output",
     "Parts",
     "Phantom",
+    "SelfAttention",
+    "SingleState",
     "Solution",
     "Solver",
     "State",

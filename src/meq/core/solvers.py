@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from meq.core.options import checked_options
-from meq.core.state import Masks, State, dots, per_sample
+from meq.core.state import Masks, State, dots, norm, per_sample, resolution
 
 Memory = Any
 
@@ -102,7 +102,7 @@ class Anderson(Solver):
         gram = _grow(gram, newest)
         # <dr_i, r> moves on by <dr_i, dr>, which is at hand: half the products, and no less exact than the gram matrix
         right = torch.cat([right + newest[:, :-1], dots([turn], move, masks)], dim=1)
-        weights = _least_squares(gram, right)
+        weights = _least_squares(gram, right, _rounding(state, masks))
         return _combine(mixed, -weights, slides), _AndersonMemory(mixed, move, slides, turns, gram, right)
 
 
@@ -140,8 +140,9 @@ class Broyden(Solver):
         v = self._product(taken, left, right, masks)
         length, overlap = dots([taken, w], taken, masks).unbind(-1)  # |s|^2, <s, w>
         change = length + overlap
-        # Where <s, w + s> vanishes the update does not exist (or the sample has stopped moving): H stays as it is.
-        usable = change.abs() > 10 * torch.finfo(change.dtype).eps * (length + overlap.abs())
+        # Where <s, w + s> is lost in rounding (or the sample has stopped moving) H stays as it is.
+        limit = 10 * torch.finfo(change.dtype).eps * (length + overlap.abs()) + _rounding(state, masks)
+        usable = change.abs() > limit.clamp_min(torch.finfo(change.dtype).tiny)
         inverse = torch.where(usable, 1 / torch.where(usable, change, 1), 0)
         stretch = torch.where(usable, length * inverse, 1)
         u = {name: _scaled(-inverse, x) for name, x in w.items()}
@@ -174,16 +175,22 @@ def _grow(gram: Float[Tensor, "B M M"], row: Float[Tensor, "B M1"]) -> Float[Ten
     return torch.cat([wide, row[:, None, :]], dim=1)
 
 
-def _least_squares(gram: Float[Tensor, "B M M"], right: Float[Tensor, "B M"]) -> Float[Tensor, "B M"]:
-    """Solve (G + tiny I) c = right. A sample whose differences all vanish gets c = 0: a plain step."""
-    scale = gram.diagonal(dim1=1, dim2=2).amax(1, keepdim=True)
-    still = (scale == 0).to(gram.dtype)
-    scale = scale + still
-    matrix = gram / scale[..., None]
-    matrix.diagonal(dim1=1, dim2=2).add_(still + 10 * torch.finfo(gram.dtype).eps)
-    with torch.autocast(gram.device.type, enabled=False):
-        # solve_ex: one sample's singular matrix must not raise for its whole batch; the loop sees what is not finite
-        return torch.linalg.solve_ex(matrix, right / scale)[0]
+def _least_squares(
+    gram: Float[Tensor, "B M M"], right: Float[Tensor, "B M"], rounding: Float[Tensor, " B"]
+) -> Float[Tensor, "B M"]:
+    """Solve (G + R) c = right, R a ridge of the size of rounding errors. A difference that is all rounding gets c_i ~ 0."""
+    limits = torch.finfo(gram.dtype)
+    diagonal = gram.diagonal(dim1=1, dim2=2)
+    ridge = 10 * limits.eps * diagonal + rounding[:, None]
+    ridge = ridge + (diagonal + ridge < limits.tiny)
+    # solve_ex: one sample's singular matrix must not raise for its whole batch; the loop sees what is not finite
+    return torch.linalg.solve_ex(gram + torch.diag_embed(ridge), right)[0]
+
+
+def _rounding(state: State, masks: Masks) -> Float[Tensor, " B"]:
+    """(4 eps |z|)^2: about what rounding alone makes of |dr|^2. Below it a history says nothing, and its gradient less."""
+    parts = [4 * resolution(z) * norm(z.detach(), masks.get(name)) for name, z in state.items()]
+    return torch.stack(parts).square().sum(0)
 
 
 def _minus(a: State, b: State) -> State:

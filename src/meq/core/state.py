@@ -82,6 +82,12 @@ def per_sample(values: Tensor, like: Tensor) -> Tensor:
     return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
 
 
+def resolution(x: Tensor) -> float:
+    """The relative rounding error of a state's map: that of autocast's dtype where it is on, else of the state's own."""
+    dtype = torch.get_autocast_dtype(x.device.type) if under_autocast(x) else x.dtype
+    return torch.finfo(dtype).eps
+
+
 def take_rows(tree: Any, rows: Int[Tensor, " R"]) -> Any:
     """The given samples of every tensor in a tree of dicts, lists and tuples; scalars and other leaves stay."""
 

@@ -27,8 +27,8 @@ class Output:
 
     logits: Float[Tensor, "B C"] | None
     """The head's answer; None for a model without classes."""
-    pooled: dict[str, Float[Tensor, "B D"]]
-    """One vector per state, to go on with in a network of one's own."""
+    pooled: dict[str, Float[Tensor, "R D"]]
+    """One vector per state, to go on with in a network of one's own; for multiple choice a row per choice."""
     solution: Solution | None = None
     """How the iteration went; None for a model that does not iterate."""
     branches: dict[str, Solution] = field(default_factory=dict)

@@ -48,7 +48,9 @@ class Coupling(PreparedOperator):
             context["own_keys"][name], _ = readable_keys([name], features, masks)
             context["cross_keys"][name], context["someone"][name] = readable_keys(others, features, masks)
         if self.training and self.design.dropout > 0:
-            context["keep"] = draw_keep_masks(self.sides, context["injection"], self.design.dropout, seeds)
+            context["keep"] = draw_keep_masks(
+                dict(self.sides.items()), context["injection"], self.design.dropout, seeds
+            )
         return context
 
     def state_masks(self, masks: TokenMasks) -> dict[str, Tensor]:

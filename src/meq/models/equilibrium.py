@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from meq.core.options import checked_options
 from meq.models.coupling import Coupling
@@ -34,7 +34,7 @@ class MutualEquilibrium(Iterated):
         gate_floor: float = 0.0,
         cross: bool = True,
         own: bool = True,
-        damping: float | Literal["learned"] = 0.5,
+        damping: float | str = 0.5,
         start: str = "injection",
         dropout: float = 0.0,
         modality_dropout: float = 0.0,

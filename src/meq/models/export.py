@@ -43,10 +43,12 @@ def export(
     """The model in eval mode as a graph: `program.module()({"image": x, "text": y, "text_mask": mask})["logits"]`.
 
     `features` and `masks` are an example, which fixes which modalities and masks there are, and whether a modality is
-    tokens or a vector. Batch size and token counts are free; a modality of one token keeps one, and a gMLP mixer keeps
-    its longest input. All `model.steps` steps are in the graph and are computed every time; a sample that reaches
-    `model.tol` keeps its state from there on, as it does in eager mode, so the answers are the same and only the time
-    saved by stopping early is lost. Checks of values (NaN, a sample without any modality) are left out.
+    tokens or a vector. The batch size is free, and so are token counts above one; with a gMLP mixer they stay the
+    example's, so give it the longest input and a mask.
+
+    All `model.steps` steps are in the graph and are computed every time. A sample that reaches `model.tol` keeps its
+    state from there on, as it does in eager mode: the answers are the same, only the time saved by stopping early is
+    lost. Checks of values (NaN, a sample without any modality) are left out.
     """
     tensors = _named(features, masks or {})
     with _evaluating(model), torch.no_grad():
@@ -122,11 +124,9 @@ def _free_axes(model: FusionModel, tensors: dict[str, Tensor]) -> dict[str, Dyna
 
 
 def _token_axis(model: FusionModel, name: str, x: Tensor) -> Dim | None:
-    if x.ndim < 3 or x.shape[-2] == 1:
-        return None
-    mixers = [module for module in model.modules() if isinstance(module, SpatialMixer)]
-    longest = min((mixer.max_tokens[name] for mixer in mixers if name in mixer.max_tokens), default=None)
-    return Dim(f"{name}_tokens", min=1, max=longest)
+    """The free token axis of a modality; None for vectors, for single tokens, and where weights belong to positions."""
+    fixed = any(isinstance(module, SpatialMixer) for module in model.modules())
+    return None if fixed or x.ndim < 3 or x.shape[-2] == 1 else Dim(f"{name}_tokens", min=1)
 
 
 @contextmanager

@@ -36,8 +36,8 @@ class OrdinalHead(nn.Module):
         if classes < 2:
             raise ValueError(f"an ordinal head needs at least two classes, got {classes}")
         self.score = MLP(width, hidden, 1)
-        self.first = nn.Parameter(torch.tensor([1.0 - classes / 2]))
-        self.gaps = nn.Parameter(torch.full((classes - 2,), 0.5413))  # softplus of this is 1
+        self.first = nn.Parameter(torch.tensor([2.0 - classes]))
+        self.gaps = nn.Parameter(torch.full((classes - 2,), 1.8546))  # softplus of this is 2: every class can win
 
     def forward(self, x: Float[Tensor, "B W"]) -> Float[Tensor, "B C"]:
         thresholds = torch.cat([self.first, self.first + F.softplus(self.gaps).cumsum(0)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -57,7 +57,7 @@ class Iterated(FusionModel):
         *,
         steps: int,
         tol: float,
-        damping: float | Literal["learned"],
+        damping: float | str,
         **rest: Any,
     ) -> None:
         super().__init__(widths, classes, dim, **rest)

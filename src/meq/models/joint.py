@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -131,7 +131,7 @@ class _JointModel(Iterated):
         hidden: int | None = None,
         gate: bool = True,
         gate_floor: float = 0.0,
-        damping: float | Literal["learned"] = 0.5,
+        damping: float | str = 0.5,
         start: str = "injection",
         dropout: float = 0.0,
         modality_dropout: float = 0.0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -49,7 +49,7 @@ class EquilibriumTree(Iterated):
         hidden: int | None = None,
         gate: bool = True,
         gate_floor: float = 0.0,
-        damping: float | Literal["learned"] = 0.5,
+        damping: float | str = 0.5,
         start: str = "injection",
         dropout: float = 0.0,
         modality_dropout: float = 0.0,
