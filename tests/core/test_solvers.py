@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from problems import Known, contraction, known, stiff, three_modalities
+from problems import CoupledAttention, Known, attention_inputs, contraction, known, stiff, three_modalities
 from torch import Tensor
 
 import meq
@@ -85,6 +85,19 @@ def test_steps_far_beyond_convergence_stay_at_the_equilibrium(solver: meq.Solver
         assert problem.error(solution.state) < 1e-9
         gradient = torch.autograd.grad(sum(z.sum() for z in solution.state.values()), problem.operator.jacobian)[0]
         assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("solver", [meq.Damped(step=1.0), *ACCELERATED], ids=lambda solver: type(solver).__name__)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_steps_far_beyond_convergence_do_not_spoil_the_gradient(solver: meq.Solver, dtype: torch.dtype) -> None:
+    def gradient(dtype: torch.dtype, solver: meq.Solver) -> Tensor:
+        operator, inputs = CoupledAttention(dtype=dtype), attention_inputs(dtype=dtype)
+        solution = meq.solve(operator, inputs, solver=solver, steps=40, tol=0.0)
+        return torch.autograd.grad(sum(z.square().sum() for z in solution.state.values()), operator.weights)[0].double()
+
+    exact = gradient(torch.float64, meq.Damped(step=1.0))
+    error = (gradient(dtype, solver) - exact).norm() / exact.norm()
+    assert error < 1e-9 if dtype == torch.float64 else error < 8 * torch.finfo(dtype).eps
 
 
 class Translation(meq.Operator):

@@ -29,6 +29,7 @@ from meq.core.state import (
     put_rows,
     take_rows,
     under_autocast,
+    working_dtype,
 )
 
 Watch = Callable[[int, State], None]
@@ -63,7 +64,7 @@ class Problem:
         if torch.compiler.is_compiling():
             return
         for name, z in state.items():
-            dtype = torch.get_autocast_dtype(z.device.type) if under_autocast(z) else z.dtype
+            dtype = working_dtype(z)
             if 0 < self.tol < torch.finfo(dtype).eps:
                 warnings.warn(
                     f"tol={self.tol:g} is below what {dtype} can resolve (about {torch.finfo(dtype).eps:.1g}), so "

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from meq.core.options import checked_options
-from meq.core.state import Masks, State, dots, norm, per_sample, resolution
+from meq.core.state import Masks, State, dots, norm, per_sample, working_dtype
 
 Memory = Any
 
@@ -178,7 +178,7 @@ def _grow(gram: Float[Tensor, "B M M"], row: Float[Tensor, "B M1"]) -> Float[Ten
 def _least_squares(
     gram: Float[Tensor, "B M M"], right: Float[Tensor, "B M"], rounding: Float[Tensor, " B"]
 ) -> Float[Tensor, "B M"]:
-    """Solve (G + R) c = right, R a ridge of the size of rounding errors. A difference that is all rounding gets c_i ~ 0."""
+    """Solve (G + R) c = right, R a ridge of the size of rounding errors; a difference lost in them gets c_i near 0."""
     limits = torch.finfo(gram.dtype)
     diagonal = gram.diagonal(dim1=1, dim2=2)
     ridge = 10 * limits.eps * diagonal + rounding[:, None]
@@ -188,9 +188,13 @@ def _least_squares(
 
 
 def _rounding(state: State, masks: Masks) -> Float[Tensor, " B"]:
-    """(4 eps |z|)^2: about what rounding alone makes of |dr|^2. Below it a history says nothing, and its gradient less."""
-    parts = [4 * resolution(z) * norm(z.detach(), masks.get(name)) for name, z in state.items()]
-    return torch.stack(parts).square().sum(0)
+    """(4 eps |z|)^2: about what rounding alone makes of |dr|^2.
+
+    Below it a history tells noise, and its gradient, which divides by |dr|, nothing but noise: a solve that goes on at
+    its equilibrium would spoil the gradient it already had.
+    """
+    errors = [4 * torch.finfo(working_dtype(z)).eps * norm(z.detach(), masks.get(name)) for name, z in state.items()]
+    return torch.stack(errors).square().sum(0)
 
 
 def _minus(a: State, b: State) -> State:

@@ -82,12 +82,6 @@ def per_sample(values: Tensor, like: Tensor) -> Tensor:
     return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
 
 
-def resolution(x: Tensor) -> float:
-    """The relative rounding error of a state's map: that of autocast's dtype where it is on, else of the state's own."""
-    dtype = torch.get_autocast_dtype(x.device.type) if under_autocast(x) else x.dtype
-    return torch.finfo(dtype).eps
-
-
 def take_rows(tree: Any, rows: Int[Tensor, " R"]) -> Any:
     """The given samples of every tensor in a tree of dicts, lists and tuples; scalars and other leaves stay."""
 
@@ -109,6 +103,11 @@ def detach(state: State) -> State:
 def under_autocast(x: Tensor) -> bool:
     """Would autocast lower the precision of work on this tensor? The meta device does not know autocast."""
     return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """The dtype that a state's map computes in: autocast's where it is on, else the state's own."""
+    return torch.get_autocast_dtype(x.device.type) if under_autocast(x) else x.dtype
 
 
 def batch_size(state: State) -> int:

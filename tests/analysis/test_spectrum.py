@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from problems import PROBLEMS, Affine, CoupledAttention, attention_inputs, contraction, known, rotation
+from torch import Tensor
+
+import meq
+from meq.analysis import spectrum
+
+
+def solved(operator: meq.Operator, inputs: dict[str, Tensor], **options: Any) -> meq.Solution:
+    return meq.solve(operator, inputs, **{"steps": 3, "tol": 0.0, **options})
+
+
+def plane_rotations(pairs: int, angle: float, radius: float) -> Tensor:
+    """Block-diagonal rotations of falling modulus; the largest is a complex pair of the given modulus."""
+    moduli = radius * torch.linspace(1, 0.2, pairs, dtype=torch.float64)
+    turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]], dtype=torch.float64)
+    return torch.block_diag(*[modulus * turn for modulus in moduli])
+
+
+@pytest.mark.parametrize("name", list(PROBLEMS))
+def test_the_radius_equals_the_largest_eigenvalue_of_the_dense_jacobian(name: str) -> None:
+    problem = PROBLEMS[name]()
+    radius = meq.spectral_radius(problem.operator, solved(problem.operator, problem.inputs))
+    assert radius.dtype == torch.float64
+    torch.testing.assert_close(radius, torch.full((3,), problem.operator.radius, dtype=torch.float64))
+
+
+def test_a_large_rotation_is_measured_by_arnoldi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pair of largest modulus is complex, 400 entries are too many for the dense path, and nothing is symmetric."""
+    problem = known(plane_rotations(200, angle=1.3, radius=0.95), {"a": (20, 10), "b": (200,)}, batch=2)
+    monkeypatch.setattr(np.linalg, "eigvals", None)  # the dense path would fail
+    radius = meq.spectral_radius(problem.operator, solved(problem.operator, problem.inputs))
+    torch.testing.assert_close(radius, torch.full((2,), 0.95, dtype=torch.float64))
+
+
+def test_a_pair_of_opposite_signs_is_no_trouble() -> None:
+    moduli = torch.cat([torch.tensor([0.9, -0.9]), torch.linspace(0.7, -0.7, 98)]).double()
+    basis = torch.randn(100, 100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    problem = known(basis @ moduli.diag() @ torch.linalg.inv(basis), {"a": (100,)}, batch=1)
+    radius = meq.spectral_radius(problem.operator, solved(problem.operator, problem.inputs))
+    torch.testing.assert_close(radius, torch.tensor([0.9], dtype=torch.float64))
+
+
+def test_arnoldi_and_the_dense_jacobian_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator, inputs = CoupledAttention(), attention_inputs()
+    solution = solved(operator, inputs, steps=100, tol=1e-9)
+    dense = meq.spectral_radius(operator, solution)
+    monkeypatch.setattr(spectrum, "DENSE_LIMIT", 4)
+    torch.testing.assert_close(meq.spectral_radius(operator, solution), dense)
+
+
+@pytest.mark.parametrize("limit", [4, 64])
+def test_padded_tokens_do_not_count(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spectrum, "DENSE_LIMIT", limit)
+    operator, bare = CoupledAttention(), attention_inputs()
+    padded = {name: torch.cat([x, 5 * torch.ones(3, 3, 4, dtype=x.dtype)], dim=1) for name, x in bare.items()}
+    masks = {name: torch.arange(x.shape[1] + 3).expand(3, -1) < x.shape[1] for name, x in bare.items()}
+    padded |= {f"{name}_mask": mask for name, mask in masks.items()}
+    expected = meq.spectral_radius(operator, solved(operator, bare, steps=50))
+    radius = meq.spectral_radius(operator, solved(operator, padded, steps=50, masks=masks))
+    torch.testing.assert_close(radius, expected)
+
+
+def test_every_sample_of_a_nonlinear_map_has_its_own_radius() -> None:
+    operator, inputs = CoupledAttention(), attention_inputs()
+    together = meq.spectral_radius(operator, solved(operator, inputs, steps=50))
+    assert len(set(together.tolist())) == 3
+    for row in range(3):
+        alone = {name: x[row : row + 1] for name, x in inputs.items()}
+        radius = meq.spectral_radius(operator, solved(operator, alone, steps=50))
+        torch.testing.assert_close(radius[0], together[row], rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(("dtype", "accuracy"), [(torch.float32, 1e-4), (torch.bfloat16, 0.03)])
+@pytest.mark.parametrize("limit", [4, 64])
+def test_lower_precision_gives_the_radius_it_can(
+    dtype: torch.dtype, accuracy: float, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spectrum, "DENSE_LIMIT", limit)
+    exact = meq.spectral_radius(CoupledAttention(), solved(CoupledAttention(), attention_inputs(), steps=50))
+    operator, inputs = CoupledAttention(dtype=dtype), attention_inputs(dtype=dtype)
+    radius = meq.spectral_radius(operator, solved(operator, inputs, steps=50))
+    torch.testing.assert_close(radius.double(), exact, rtol=accuracy, atol=0)
+
+
+def test_a_sample_without_any_real_token_has_no_radius() -> None:
+    problem = rotation()
+    absent = torch.tensor([True, False, True])
+    solution = solved(problem.operator, problem.inputs, masks={"a": absent, "b": absent})
+    radius = meq.spectral_radius(problem.operator, solution)
+    assert radius.isnan().tolist() == [False, True, False]
+
+
+def test_a_map_that_ignores_its_state_has_radius_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spectrum, "DENSE_LIMIT", 4)
+    operator = Affine(torch.zeros(20, 20, dtype=torch.float64), {"image": (3, 4), "text": (2, 4)})
+    radius = meq.spectral_radius(operator, solved(operator, contraction().inputs))
+    assert radius.tolist() == [0, 0, 0]
+
+
+def test_an_iteration_that_does_not_converge_is_an_error_that_names_the_sample() -> None:
+    crowded = plane_rotations(150, angle=1.3, radius=0.95)
+    crowded = 0.95 * crowded / torch.linalg.matrix_norm(crowded.view(150, 2, 300).sum(2)[:, None], dim=(1, 2)).max()
+    raise NotImplementedError
+
+
+def test_no_global_random_state_is_touched() -> None:
+    problem = known(plane_rotations(50, angle=0.7, radius=0.9), {"a": (100,)}, batch=1)
+    solution = solved(problem.operator, problem.inputs)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    first = meq.spectral_radius(problem.operator, solution)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1] == before[1]).all()  # noqa: NPY002
+    assert torch.equal(meq.spectral_radius(problem.operator, solution), first)
+
+
+def test_the_radius_is_found_without_grad_mode() -> None:
+    problem = contraction()
+    with torch.no_grad():
+        radius = meq.spectral_radius(problem.operator, solved(problem.operator, problem.inputs))
+    assert not radius.requires_grad
+    torch.testing.assert_close(radius, torch.full((3,), problem.operator.radius, dtype=torch.float64))
