@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import torch
@@ -16,6 +17,10 @@ from meq.core.state import per_sample, take_rows
 
 DENSE_LIMIT = 64
 """Up to this many state entries the Jacobian is formed: Arnoldi needs room, and nothing is saved below it."""
+FALLBACK_LIMIT = 1024
+"""Up to this many it is formed where Arnoldi fails, as it does on a large rotation, whose moduli are all the same."""
+RESTARTS = 100
+"""Arnoldi's budget: about twenty products with the Jacobian each."""
 
 
 @checked_options
@@ -23,10 +28,19 @@ def spectral_radius(operator: Operator, solution: Solution, *, tol: float = 1e-6
     """max |lambda(J)| per sample, J = dT/dz of the undamped map at the read state, over the real tokens.
 
     By Arnoldi, so complex and +- pairs, the normal case for coupled states, come out right. A Rayleigh quotient would
-    say 0 for a rotation. `tol` is the relative accuracy asked of the eigenvalue.
+    say 0 for a rotation. `tol` is the relative accuracy asked of the eigenvalue. NaN for a sample without real tokens,
+    and, with a warning, where the eigenvalues are too crowded to be told apart.
     """
     rows = torch.arange(len(solution.steps), device=solution.steps.device).split(1)
     radii = [_largest_modulus(_TransposedJacobian(operator, solution, row), tol) for row in rows]
+    for sample in [k for k, radius in enumerate(radii) if radius is None]:
+        warnings.warn(
+            f"the spectral radius of sample {sample} was not found in {RESTARTS} restarts of Arnoldi, because its "
+            "largest eigenvalues are too close in modulus: it is reported as NaN; a larger tol may find it",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    radii = [math.nan if radius is None else radius for radius in radii]
     return torch.tensor(radii, dtype=next(iter(solution.state.values())).dtype, device=solution.steps.device)
 
 
@@ -59,14 +73,25 @@ class _TransposedJacobian:
         return torch.cat(flat_parts).double().cpu().numpy()
 
 
-def _largest_modulus(product: _TransposedJacobian, tol: float) -> float:
-    from scipy.sparse.linalg import LinearOperator, eigs  # on use: importing meq stays light
+def _largest_modulus(product: _TransposedJacobian, tol: float) -> float | None:
+    """The modulus of the largest eigenvalue, or None if it was not found."""
+    from scipy.sparse.linalg import ArpackError, LinearOperator, eigs  # on use: importing meq stays light
 
     if product.size == 0:
         return math.nan  # a sample without any real token has no map
     if product.size <= DENSE_LIMIT:
-        dense = np.stack([product(column) for column in np.eye(product.size)], axis=1)
-        return float(np.abs(np.linalg.eigvals(dense)).max())
-    linear = LinearOperator((product.size, product.size), matvec=product, dtype=np.float64)
+        return _dense_modulus(product)
     start = np.random.default_rng(0).standard_normal(product.size)  # ARPACK would draw from global state
-    return float(np.abs(eigs(linear, k=1, which="LM", v0=start, tol=tol, return_eigenvectors=False)).max())
+    if not product(start).any():
+        return 0.0  # a map that ignores its state, of which ARPACK would make an error
+    linear = LinearOperator((product.size, product.size), matvec=product, dtype=np.float64)
+    try:
+        found = eigs(linear, k=1, which="LM", v0=start, tol=tol, maxiter=RESTARTS, return_eigenvectors=False)
+    except ArpackError:
+        return _dense_modulus(product) if product.size <= FALLBACK_LIMIT else None
+    return float(np.abs(found).max())
+
+
+def _dense_modulus(product: _TransposedJacobian) -> float:
+    dense = np.stack([product(column) for column in np.eye(product.size)], axis=1)
+    return float(np.abs(np.linalg.eigvals(dense)).max())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -173,7 +174,7 @@ class Ledger:
     def judge(self, k: int, move: State, proposal: State) -> Bool[Tensor, " B"] | None:
         """Measure step k. None: every sample takes the proposal; otherwise the rows that do."""
         gap, size = self._norms(move, self.size_of), self._norms(proposal, self.size_of)
-        if self.everyone and bool(self._unremarkable(gap, size).all()):
+        if self.everyone and self._unremarkable(gap, size):
             self._note(gap, size)
             return None
 
@@ -202,10 +203,12 @@ class Ledger:
     def _norms(self, state: State, size_of: Callable[[Tensor, Tensor | None], Tensor]) -> State:
         return {name: size_of(x, self.problem.masks.get(name)) for name, x in state.items()}
 
-    def _unremarkable(self, gap: State, size: State) -> Bool[Tensor, " B"]:
-        """Finite, as far as the norms tell, and not settled."""
-        finite = torch.isfinite(torch.stack([*gap.values(), *size.values()]).sum(0))
-        return finite & ~self._within(gap)
+    def _unremarkable(self, gap: State, size: State) -> bool:
+        """Is everything finite, as far as the norms tell, and nobody settled?"""
+        total = torch.stack([*gap.values(), *size.values()]).sum()
+        if self.problem.tol == 0:
+            return math.isfinite(total)
+        return bool(torch.isfinite(total) & ~self._within(gap).any())
 
     def _within(self, gap: State) -> Bool[Tensor, " B"]:
         """Is every modality at or below the tolerance? With tol = 0 nobody settles: the budget is the answer."""

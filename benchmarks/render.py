@@ -1,0 +1,251 @@
+"""benchmarks/results/*.json -> docs/benchmarks.md. Pure: the same records give the same bytes.
+
+A section is a function from one record to Markdown, listed in SECTIONS under the name of its record; a section whose
+record does not exist yet is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results"
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One of our cases, what it has to reach, and the cases of TorchDEQ that do the same work."""
+
+    case: str
+    label: str
+    rivals: tuple[str, ...] = ()
+    lighter: tuple[str, ...] = ()
+    """Cases of TorchDEQ that do less work: they are shown, not judged against."""
+    ratio: float | None = None
+    megabytes: float | None = None
+
+    @property
+    def target(self) -> str:
+        parts = [] if self.ratio is None else [f"≤ {self.ratio:.2f}"]
+        parts += [] if self.megabytes is None else [f"≤ {self.megabytes:g} MB"]
+        parts += ["ahead of TorchDEQ"] if self.rivals else []
+        return ", ".join(parts)
+
+    def misses(self, cases: Record) -> list[str]:
+        """What was not reached, in words."""
+        ratio, megabytes = cases[self.case]["ratio_median"], cases[self.case]["peak_live_MB"]
+        found = []
+        if self.ratio is not None and ratio > self.ratio:
+            found.append(f"ratio {ratio:.3f} is above {self.ratio:.2f}")
+        if self.megabytes is not None and megabytes > self.megabytes:
+            found.append(f"{megabytes:.1f} MB is above {self.megabytes:g} MB")
+        for rival in self.rivals:
+            if ratio >= cases[rival]["ratio_median"]:
+                found.append(f"slower than {rival}")
+            if megabytes >= cases[rival]["peak_live_MB"]:
+                found.append(f"more memory than {rival}")
+        return found
+
+
+FORWARD = [
+    Row(
+        case="meq/fwd damped",
+        label="`Damped`",
+        rivals=("torchdeq/fwd fixed_point_iter",),
+        lighter=("torchdeq/fwd simple_fixed_point_iter",),
+        ratio=1.05,
+    ),
+    Row(case="meq/fwd anderson", label="`Anderson`", rivals=("torchdeq/fwd anderson",), ratio=1.20),
+    Row(case="meq/fwd broyden", label="`Broyden`", rivals=("torchdeq/fwd broyden",), ratio=1.50),
+]
+TRAINING = [
+    Row(case="meq/unrolled", label="`Unrolled`", rivals=("torchdeq/unrolled as pg-K",), ratio=1.05, megabytes=75),
+    Row(case="meq/checkpointed", label="`Checkpointed`", ratio=1.50, megabytes=16),
+    Row(
+        case="meq/implicit",
+        label="`Implicit`",
+        rivals=("torchdeq/ift fixed_point_iter", "torchdeq/hook_ift fixed_point_iter"),
+        ratio=1.05,
+        megabytes=12,
+    ),
+    Row(case="meq/implicit anderson", label="`Implicit`, both by `Anderson`", rivals=("torchdeq/ift anderson",)),
+    Row(case="meq/implicit broyden", label="`Implicit`, both by `Broyden`", rivals=("torchdeq/ift broyden",)),
+    Row(
+        case="meq/phantom 1",
+        label="`Phantom(1)`",
+        rivals=("torchdeq/pg1 fixed_point_iter",),
+        lighter=("torchdeq/pg1 simple_fpi",),
+    ),
+]
+
+
+def coupled_block(record: Record) -> str:
+    """The engine beside hand-written loops and TorchDEQ."""
+    cfg, about = record["cfg"], record["about"]
+    missed = [f"{row.label}: {miss}" for row in FORWARD + TRAINING for miss in row.misses(record["cases"])]
+    verdict = "Every target is met." if not missed else f"**Not met**: {'; '.join(missed)}."
+    return f"""## The engine: one coupled block
+
+A coupled pair of attention blocks, width {cfg["d"]}, {cfg["nx"]} + {cfg["ny"]} tokens, batch {cfg["batch"]},
+{cfg["K"]} steps ({cfg["KB"]} in the adjoint), float32, one thread. Each case is timed against the same work written
+as a plain Python loop, in turns within every round. The *ratio* is the median, over {record["rounds"]} rounds, of CPU
+time divided by that of the loop, with its quartiles; *peak* is the peak of live tensor memory. Every case of `meq`
+keeps residuals per step, sample and modality, which the plain loop does not. TorchDEQ's cases that do the same work
+stand below each of ours; those marked † keep no residuals at all and are shown, not judged against.
+
+Measured with meq {about["meq"]}, torch {about["torch"]}, TorchDEQ {about["torchdeq"]}, Python {about["python"]}, on
+{about["cpu"]}. {verdict}
+
+### Forward
+
+{table(FORWARD, record["cases"])}
+
+### Forward and backward
+
+{table(TRAINING, record["cases"])}
+"""
+
+
+def table(rows: list[Row], cases: Record) -> str:
+    """Each of our cases, then TorchDEQ's, then the loop they are all divided by."""
+    lines = ["| case | ratio (quartiles) | peak MB | target | met? |", "|---|---|---|---|---|"]
+    for row in rows:
+        misses = row.misses(cases)
+        met = "" if not row.target else "yes" if not misses else f"**missed**: {'; '.join(misses)}"
+        lines.append(line(f"meq {row.label}", cases[row.case], row.target, met))
+        lines += [line(f"TorchDEQ, {name(rival)}", cases[rival]) for rival in row.rivals]
+        lines += [line(f"TorchDEQ, {name(rival)} †", cases[rival]) for rival in row.lighter]
+    for base in dict.fromkeys(cases[row.case]["base"] for row in rows):
+        lines.append(line(f"hand-written, {name(base)}", cases[base]))
+    return "\n".join(lines)
+
+
+def line(label: str, measured: Record, target: str = "", met: str = "") -> str:
+    low, high = measured["ratio_q25"], measured["ratio_q75"]
+    ratio = f"{measured['ratio_median']:.3f} ({low:.3f} to {high:.3f})"
+    return f"| {label} | {ratio} | {measured['peak_live_MB']:.1f} | {target} | {met} |"
+
+
+def name(case: str) -> str:
+    """ "torchdeq/fwd anderson" -> "fwd anderson" """
+    return case.partition("/")[2]
+
+
+def block_fusion(record: Record) -> str:
+    """The models' fused block beside the same block from `nn.MultiheadAttention`."""
+    about = record["versions"]
+    lines = [
+        "| width | tokens | batch | mode | fused, CPU ms | separate, CPU ms | separate / fused (quartiles) | fusing |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for case in record["cases"]:
+        size, ratio = case["size"], case["separate_over_fused"]
+        low, high = ratio["lower_quartile"], ratio["upper_quartile"]
+        gain = "gains" if low > 1 else "**loses**" if high < 1 else "no difference"
+        fused, separate = (1000 * case[kind]["cpu_seconds"] for kind in ("fused", "separate"))
+        lines.append(
+            f"| {size['dim']} | {size['image']} + {size['text']} | {size['batch']} | {case['mode']} "
+            f"| {fused:.1f} | {separate:.1f} | {ratio['median']:.3f} ({low:.3f} to {high:.3f}) | {gain} |"
+        )
+    rows = "\n".join(lines)
+    return f"""## The block: what fusing gained
+
+`MutualEquilibrium` norms each state once per step and makes all that is read from it in one matrix product. The
+*separate* block is the same map with the same weights, written with `nn.MultiheadAttention`, a norm for every reader
+and a gate on a concatenation; that both give the same states is checked before timing. Both run {record["steps"]}
+steps through the same engine, *training* with the backward pass, in turns within each of {record["rounds"]} rounds, on
+{record["threads"]} thread. Times are medians of CPU time. The ratio is the median over rounds with its quartiles;
+where these lie on both sides of 1, no difference is claimed. Both blocks do the same products with weights, which take
+nearly all the time at large sizes; what fusing saves is calls and copies, which count at small ones.
+
+Measured with meq {about["meq"]}, torch {about["torch"]}, Python {about["python"]}.
+
+{rows}
+
+{flops_of_a_step(record["flops"])}
+"""
+
+
+def flops_of_a_step(flops: Record) -> str:
+    size, paper = flops["size"], flops["paper_gflops_per_step"]
+    whole, weighted = flops["gflops_per_step"], flops["gflops_per_step_without_attention"]
+    reading = (
+        "which is the number of multiply-adds in these"
+        if abs(weighted / paper - 2) < 0.002
+        else f"{paper / weighted:.2f} of these"
+    )
+    return f"""At {size["image"]} + {size["text"]} tokens and width {size["dim"]}, one step of one sample takes {whole:.3f} GFLOPs, a
+multiply-add counted as two operations; {weighted:.3f} of them are products with weights, the rest is attention itself.
+The paper states {paper} GFLOPs per step, {reading}."""
+
+
+OBJECTIVE_ARMS = {
+    "residual": "`ResidualCorrection`",
+    "jacobian": "`JacobianRange`, one probe",
+    "both": "both",
+    "both, five probes": "both, five probes",
+    "cross floor": "`CrossFloor`",
+    "all three": "all three, one probe",
+}
+OBJECTIVE_TARGET = ("both", 1.35)
+
+
+def objective_cost(record: Record) -> str:
+    """Each penalty's share of a training step."""
+    about = record["versions"]
+    lines = ["| width | tokens | batch | with | CPU ms | over the task alone (quartiles) |", "|---|---|---|---|---|---|"]
+    for case in record["cases"]:
+        size, arms = case["size"], case["arms"]
+        place = f"| {size['dim']} | {size['image']} + {size['text']} | {size['batch']} "
+        lines.append(f"{place}| the task alone | {1000 * arms['task']['cpu_seconds']:.0f} | 1 |")
+        for arm, label in OBJECTIVE_ARMS.items():
+            ratio, low, high = (arms[arm][f"ratio_{part}"] for part in ("median", "lower_quartile", "upper_quartile"))
+            milliseconds = 1000 * arms[arm]["cpu_seconds"]
+            lines.append(f"{place}| {label} | {milliseconds:.0f} | {ratio:.3f} ({low:.3f} to {high:.3f}) |")
+    arm, limit = OBJECTIVE_TARGET
+    worst = max(case["arms"][arm]["ratio_median"] for case in record["cases"])
+    verdict = f"is met: {worst:.3f} at most" if worst <= limit else f"is **not met**: up to {worst:.3f}"
+    rows = "\n".join(lines)
+    return f"""## The objective: what the penalties cost
+
+A training step of `MutualEquilibrium` with {record["steps"]} steps, unrolled: forward, objective and backward, without
+the optimiser. All penalties share one evaluation of T at the read state; every probe of the Jacobian adds a product
+that is differentiated again. The ratio is the median, over {record["rounds"]} interleaved rounds on {record["threads"]}
+thread, of CPU time divided by that of the task alone in the same round, with its quartiles. The target, both penalties
+with one probe within {limit} of the task alone, {verdict}.
+
+Measured with meq {about["meq"]}, torch {about["torch"]}, Python {about["python"]}.
+
+{rows}
+"""
+
+
+SECTIONS: list[tuple[str, Callable[[Record], str]]] = [
+    ("coupled_block", coupled_block),
+    ("block_fusion", block_fusion),
+    ("objective_cost", objective_cost),
+]
+
+INTRODUCTION = """# Benchmarks
+
+Generated by `benchmarks/render.py` from the records in `benchmarks/results/`; do not edit. `make bench` measures again,
+in an environment of its own, and rewrites this page.
+"""
+
+
+def render(results: Path = RESULTS) -> str:
+    """The whole page."""
+    records = [(results / f"{record}.json", section) for record, section in SECTIONS]
+    parts = [section(json.loads(path.read_text(encoding="utf-8"))) for path, section in records if path.exists()]
+    return "\n".join([INTRODUCTION, *parts])
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")

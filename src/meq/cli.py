@@ -1,0 +1,112 @@
+"""The command line. It parses and calls; there is no logic here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from meq.training.checkpoint import CheckpointError
+from meq.training.config import TrainConfig
+from meq.training.fit import TrainingError
+from meq.training.recipes import ARMS, DATA_SETS, train_by_name
+from meq.version import __version__
+
+app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help="Mutual equilibrium.")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"meq {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
+    """Mutual equilibrium: multimodal representation learning by coupled fixed points."""
+
+
+@app.command()
+def train(
+    data: Annotated[str, typer.Argument(help=f"A data set: {', '.join(DATA_SETS)}.")],
+    out: Annotated[Path, typer.Option(help="The run's folder.")],
+    arm: Annotated[str, typer.Option(help=f"The model: {', '.join(ARMS)}.")] = "meq",
+    dim: Annotated[int, typer.Option(help="Width of the states.")] = 64,
+    heads: Annotated[int, typer.Option(help="Attention heads.")] = 4,
+    steps: Annotated[int, typer.Option(help="Read depth K of models that iterate.")] = 8,
+    dropout: Annotated[float, typer.Option(help="Dropout inside the iterated map.")] = 0.0,
+    epochs: Annotated[int, typer.Option(help="Passes over the train split.")] = 40,
+    batch_size: Annotated[int, typer.Option(help="Samples per process and micro-batch.")] = 64,
+    accumulate: Annotated[int, typer.Option(help="Micro-batches per update.")] = 1,
+    learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 1e-3,
+    lambda_j: Annotated[float, typer.Option(help="Weight of the Jacobian range penalty.")] = 0.5,
+    lambda_f: Annotated[float, typer.Option(help="Weight of the residual penalty.")] = 0.3,
+    precision: Annotated[str, typer.Option(help="no or bf16.")] = "no",
+    select: Annotated[str, typer.Option(help="Keep the best epoch's weights, or the last: best or last.")] = "best",
+    seed: Annotated[int, typer.Option(help="Fixes everything that is random.")] = 0,
+    checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 200,
+    stop_on_alarm: Annotated[bool, typer.Option(help="Stop when a collapse alarm is raised.")] = False,
+    tracker: Annotated[list[str] | None, typer.Option(help="tensorboard, wandb, mlflow, trackio; repeatable.")] = None,
+    resume: Annotated[bool, typer.Option(help="Go on from the run's last good checkpoint.")] = False,
+    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+) -> None:
+    """Train a model; interrupt it as you like and go on with --resume.
+
+    Many processes: torchrun --nproc-per-node 2 -m meq train ..., or accelerate launch -m meq train ...
+    """
+    with _errors_in_words(debug, hint=f"go on with: meq train {data} --out {out} --resume, and the same options"):
+        config = TrainConfig(
+            epochs=epochs,
+            batch_size=batch_size,
+            accumulate=accumulate,
+            learning_rate=learning_rate,
+            precision=precision,
+            select=select,
+            seed=seed,
+            checkpoint_every=checkpoint_every,
+            stop_on_alarm=stop_on_alarm,
+            trackers=tuple(tracker or ()),
+        )
+        shape = {"dim": dim, "heads": heads, "steps": steps, "dropout": dropout}
+        record = train_by_name(data, arm, out, config, shape, lambda_j=lambda_j, lambda_f=lambda_f, resume=resume)
+        if record is not None:
+            _show(record, out)
+
+
+def _show(record: dict[str, Any], out: Path) -> None:
+    selected, metric = record["selected"], record["selected"]["metric"]
+    table = Table(title=f"{record['model']['model']} on {record['data']['name']}: {record['status']}")
+    for column in ("split", metric, "weights"):
+        table.add_column(column)
+    weights = f"{selected['by']} epoch on {selected['split']} ({selected['epoch']})"
+    table.add_row(selected["split"], f"{selected['value']:.4f}", weights)
+    if record["test"] is not None:
+        table.add_row("test", f"{record['test'][metric]:.4f}", weights)
+    console = Console()
+    console.print(table)
+    console.print(f"alarms: {len(record['alarms'])}; record: {out / 'record.json'}; model: {out / 'model'}")
+
+
+@contextmanager
+def _errors_in_words(debug: bool, hint: str) -> Iterator[None]:
+    """One sentence instead of a traceback; what can be resumed says how."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"\ninterrupted; {hint}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    except (ValueError, TypeError, OSError, TrainingError, CheckpointError) as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,86 @@
+"""Objective: the task's loss and the penalties, one number to minimise and everything worth looking at beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from meq.core.options import checked_options
+from meq.objectives.evaluation import Evaluation
+from meq.objectives.penalty import Penalty
+from meq.objectives.tasks import task_loss
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """What an objective makes of one batch. Only `total` carries gradients."""
+
+    total: Float[Tensor, ""]
+    """The task's mean and the weighted terms."""
+    task: Float[Tensor, ""]
+    per_sample: Float[Tensor, " B"]
+    """The task's loss of each sample."""
+    terms: dict[str, Float[Tensor, ""]] = field(default_factory=dict)
+    """Unweighted batch means of the penalties, by name."""
+    statistics: dict[str, Float[Tensor, " R"]] = field(default_factory=dict)
+    """What the penalties saw, per sample (per choice, for multiple choice): "residual/image", "jacobian_norm",
+    "cross/image<-text", "self/image". NaN where a sample lacks the modality, or diverged and was left out."""
+
+
+@checked_options
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """L = mean task loss + sum_p weight_p mean penalty_p.
+
+    All penalties share one evaluation of T at the read state, which is not made if none of them has a weight. A tree is
+    held at its root, the pair that is read.
+    """
+
+    task: str = "classes"
+    """A kind of head, see `meq.models.heads.HEADS`."""
+    penalties: tuple[Penalty, ...] = ()
+
+    def __post_init__(self) -> None:
+        task_loss(self.task)
+        names = [penalty.name for penalty in self.penalties]
+        if len(set(names)) != len(names):
+            raise ValueError(f"an objective has each penalty once, got {names}")
+
+    def __call__(self, model: Any, output: Any, target: Tensor, *, seeds: Int[Tensor, " B"] | None = None) -> Loss:
+        """`model` has the iterated map as `operator`; `output`, which it gave, has `logits` and `solution`.
+
+        With `seeds`, one per sample, the penalties' random probes depend on nothing else.
+        """
+        if output.logits is None:
+            raise ValueError("the model was built with classes=None: it has no logits to compare with a target")
+        per_sample = task_loss(self.task)(output.logits, target)
+        if seeds is not None and len(seeds) != len(per_sample):
+            raise ValueError(f"there are {len(seeds)} seeds for {len(per_sample)} samples: give one per sample")
+        task = total = per_sample.mean()
+        terms, statistics = {}, {}
+        active = [penalty for penalty in self.penalties if penalty.weight > 0]
+        if active:
+            evaluation = self._evaluate(active, model, output, seeds)
+            statistics = {f"residual/{name}": x for name, x in evaluation.residuals.items()}
+            for penalty in active:
+                measured = penalty.measure(evaluation)
+                term = evaluation.mean(measured.per_sample)
+                total = total + penalty.weight * term
+                terms[penalty.name] = term.detach()
+                statistics |= measured.statistics
+            statistics = {name: evaluation.everyone(x) for name, x in statistics.items()}
+        return Loss(total, task.detach(), per_sample.detach(), terms, statistics)
+
+    @staticmethod
+    def _evaluate(active: list[Penalty], model: Any, output: Any, seeds: Tensor | None) -> Evaluation:
+        if model.operator is None or output.solution is None:
+            names = " and ".join(type(penalty).__name__ for penalty in active)
+            raise ValueError(
+                f"{names} cannot be measured: {type(model).__name__} does not iterate, so there is no map to hold. "
+                "Give it an objective without penalties, or with weight 0"
+            )
+        split = max(penalty.split_probes for penalty in active)
+        return Evaluation.at(model.operator, output.solution, seeds=seeds, split=split)

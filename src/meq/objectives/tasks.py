@@ -1,0 +1,105 @@
+"""The loss of the task, sample by sample: one function per kind of head (`meq.models.heads.HEADS`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from meq.core.options import nearest
+
+TaskLoss = Callable[[Tensor, Tensor], Tensor]
+"""(logits, target) -> the loss of each sample, in float32 or better."""
+
+
+def task_loss(kind: str) -> TaskLoss:
+    """The loss for one kind of head."""
+    if kind not in TASKS:
+        raise ValueError(f"there is no task {kind!r}: {nearest(kind, TASKS)}")
+    return TASKS[kind]
+
+
+def one_of(logits: Float[Tensor, "B C"], target: Tensor) -> Float[Tensor, " B"]:
+    """-log softmax(logits)[target]: one of C classes, or of C choices."""
+    return F.cross_entropy(_precise(logits), _check_classes(logits, target), reduction="none")
+
+
+def any_of(logits: Float[Tensor, "B C"], target: Tensor) -> Float[Tensor, " B"]:
+    """-sum_c (t_c log s_c + (1 - t_c) log(1 - s_c)), s = sigmoid(logits), for soft targets t in [0, 1].
+
+    Summed over the labels, as is usual for VQA: a mean would make the few right answers of thousands count for nothing.
+    """
+    target = _check_numbers(target, tuple(logits.shape))
+    outside = ((target < 0) | (target > 1)).any(1)
+    if bool(outside.any()):
+        raise ValueError(f"soft labels must lie in [0, 1]; {_rows(outside)} of the target have others")
+    logits = _precise(logits)
+    return F.binary_cross_entropy_with_logits(logits, target.to(logits), reduction="none").sum(1)
+
+
+def near(logits: Tensor, target: Tensor) -> Float[Tensor, " B"]:
+    """d^2 / 2 for an error d of at most 1, |d| - 1/2 beyond: near the target exact, and one wild rating rules nobody.
+
+    The score may come as (B 1) or (B), and so may the target.
+    """
+    if logits.ndim > 2 or logits.shape[1:].numel() != 1:
+        raise ValueError(f"a score is one number per sample, but the logits have shape {tuple(logits.shape)}")
+    if target.ndim == 2 and target.shape[1] == 1:
+        target = target[:, 0]
+    score = _precise(logits).reshape(len(logits))
+    target = _check_numbers(target, tuple(score.shape))
+    return F.smooth_l1_loss(score, target.to(score), reduction="none")
+
+
+def one_of_ordered(logits: Float[Tensor, "B C"], target: Tensor) -> Float[Tensor, " B"]:
+    """-logits[target]: an ordinal head's logits are log-probabilities already."""
+    return F.nll_loss(_precise(logits), _check_classes(logits, target), reduction="none")
+
+
+TASKS: Mapping[str, TaskLoss] = {
+    "classes": one_of,
+    "labels": any_of,
+    "choices": one_of,
+    "score": near,
+    "ordinal": one_of_ordered,
+}
+
+
+def _precise(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _check_classes(logits: Tensor, target: Tensor) -> Tensor:
+    """One whole number in [0, C) per sample. On an accelerator a wrong one would be an assertion without a name."""
+    if target.is_floating_point() or target.dtype == torch.bool or target.is_complex():
+        raise TypeError(f"the target must be whole numbers, the index of each sample's class, got {target.dtype}")
+    _check_shape(target, tuple(logits.shape[:1]))
+    outside = (target < 0) | (target >= logits.shape[1])
+    if bool(outside.any()):
+        first = int(target[outside][0])
+        raise ValueError(
+            f"the target must lie between 0 and {logits.shape[1] - 1}; {_rows(outside)} do not, the first is {first}"
+        )
+    return target.long()
+
+
+def _check_numbers(target: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if not target.is_floating_point():
+        raise TypeError(f"the target must be floating-point numbers, got {target.dtype}")
+    _check_shape(target, shape)
+    broken = ~torch.isfinite(target).reshape(len(target), -1).all(1)
+    if bool(broken.any()):
+        raise ValueError(f"the target must be finite; {_rows(broken)} are not")
+    return target
+
+
+def _check_shape(target: Tensor, shape: tuple[int, ...]) -> None:
+    if tuple(target.shape) != shape:
+        raise ValueError(f"the target has shape {tuple(target.shape)}; with these logits it must be {shape}")
+
+
+def _rows(which: Tensor) -> str:
+    return f"rows {which.nonzero().flatten().tolist()[:8]}"

@@ -1,0 +1,112 @@
+"""Collapse and divergence, noticed while training: the evidence, and the advice that the paper's findings support."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+GATE_CLOSED = 1e-3
+COUPLING_GONE = 1e-2
+IDENTITY_BAND = 1e-2
+SAME_STATE = 1e-3
+GROWTH = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vitals:
+    """What is looked at once per epoch, on a few held-out samples with dropout off."""
+
+    epoch: int
+    jacobian_norm: float
+    """The root mean square singular value of the undamped map: 1 for the identity. Not the spectral radius."""
+    residual: float
+    """The largest over modalities of the mean final residual."""
+    gate: dict[str, float]
+    cross_self: dict[str, float]
+    spread: float
+    """How much the pooled states differ between samples, relative to their size; 0 if all inputs give one state."""
+    radius: float
+    diverged: int
+    """Samples whose iteration stopped being finite."""
+    samples: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alarm:
+    """One warning, with what led to it."""
+
+    kind: str
+    epoch: int
+    message: str
+    evidence: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def raised(history: Sequence[Vitals]) -> list[Alarm]:
+    """The alarms of the newest vitals, given those before."""
+    return [alarm for check in (_identity, _fixed_point, _divergence) if (alarm := check(history)) is not None]
+
+
+def _identity(history: Sequence[Vitals]) -> Alarm | None:
+    """Gates closing, |J| at 1 and vanishing off-diagonal blocks: the update has become F(z) = z."""
+    now = history[-1]
+    gate, coupling = max(now.gate.values(), default=1.0), max(now.cross_self.values(), default=1.0)
+    if gate > GATE_CLOSED or coupling > COUPLING_GONE or abs(now.jacobian_norm - 1) > IDENTITY_BAND:
+        return None
+    return Alarm(
+        kind="identity collapse",
+        epoch=now.epoch,
+        message=(
+            f"the update has become the identity: the widest gate is open by {gate:.1e}, |J| is "
+            f"{now.jacobian_norm:.3f}, and cross-modal sensitivity is {coupling:.1e} of self-sensitivity, so no "
+            "information flows between the modalities although the residual looks small. The residual penalty rewards "
+            "this: set its weight (lambda_f) to 0, or give the gate a floor, knowing that a floor alone does not "
+            "restore the coupling"
+        ),
+        evidence={"gate": now.gate, "jacobian_norm": now.jacobian_norm, "cross_self": now.cross_self},
+    )
+
+
+def _fixed_point(history: Sequence[Vitals]) -> Alarm | None:
+    """Every input ends in the same state."""
+    now = history[-1]
+    if now.samples < 2 or not now.spread < SAME_STATE:
+        return None
+    return Alarm(
+        kind="fixed-point collapse",
+        epoch=now.epoch,
+        message=(
+            f"the states hardly depend on the input: between samples they differ by {now.spread:.1e} of their size. "
+            "Make sure that the injections carry the features, and keep the lower bound of the Jacobian range "
+            "penalty: too small a Jacobian leaves no momentum to tell inputs apart"
+        ),
+        evidence={"spread": now.spread, "jacobian_norm": now.jacobian_norm},
+    )
+
+
+def _divergence(history: Sequence[Vitals]) -> Alarm | None:
+    """Samples that stopped being finite, or a residual that grows from epoch to epoch."""
+    now = history[-1]
+    earlier = [vitals.residual for vitals in history[:-1] if math.isfinite(vitals.residual)]
+    best = min(earlier, default=math.nan)
+    growing = now.residual > GROWTH * best and now.residual > history[-2].residual if len(history) > 1 else False
+    if now.diverged == 0 and not growing:
+        return None
+    what = (
+        f"the iteration of {now.diverged} of {now.samples} samples stopped being finite"
+        if now.diverged
+        else f"the residual has grown to {now.residual:.1e}, from {best:.1e} at its best"
+    )
+    return Alarm(
+        kind="divergence",
+        epoch=now.epoch,
+        message=(
+            f"{what}; the spectral radius is {now.radius:.2f}. Damp more (a smaller step), turn the residual penalty "
+            "or the Jacobian range penalty on, or lower the learning rate"
+        ),
+        evidence={"residual": now.residual, "best": best, "radius": now.radius, "diverged": now.diverged},
+    )

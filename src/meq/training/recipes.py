@@ -1,0 +1,79 @@
+"""What the command line can train so far, by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from meq import models
+from meq.core.options import nearest
+from meq.data.contract import DataSet
+from meq.data.statements import statements
+from meq.models.base import FusionModel
+from meq.objectives import JacobianRange, Objective, ResidualCorrection
+from meq.training.config import TrainConfig
+from meq.training.fit import Training
+from meq.training.seeds import seed_everything
+
+DATA_SETS: Mapping[str, Callable[..., DataSet]] = {"statements": statements}
+
+ARMS: Mapping[str, tuple[Callable[..., FusionModel], dict[str, Any]]] = {
+    "meq": (models.MutualEquilibrium, {}),
+    "meq-gmlp": (models.MutualEquilibrium, {"mixer": "gmlp"}),
+    "concat": (models.Concat, {}),
+    "self-attention": (models.SelfAttention, {}),
+    "cross-attention": (models.CrossAttention, {}),
+    "low-rank": (models.LowRankFusion, {}),
+    "single-state": (models.SingleState, {}),
+    "feature-sum": (models.FeatureSum, {}),
+}
+
+
+def make_data(name: str) -> DataSet:
+    if name not in DATA_SETS:
+        raise ValueError(f"there is no data set {name!r}: {nearest(name, DATA_SETS)}")
+    return DATA_SETS[name]()
+
+
+def make_model(arm: str, data: DataSet, shape: Mapping[str, Any]) -> FusionModel:
+    """An arm for a data set; of `shape` it takes the options it has."""
+    if arm not in ARMS:
+        raise ValueError(f"there is no arm {arm!r}: {nearest(arm, ARMS)}")
+    build, fixed = ARMS[arm]
+    if fixed.get("mixer") == "gmlp":
+        fixed = {**fixed, "max_tokens": _longest(data)}
+    known = inspect.signature(build).parameters
+    options = {name: value for name, value in shape.items() if name in known}
+    return build(dict(data.widths), len(data.labels), head=data.head, **fixed, **options)
+
+
+def train_by_name(
+    data_name: str,
+    arm: str,
+    folder: Path,
+    config: TrainConfig,
+    shape: Mapping[str, Any],
+    *,
+    lambda_j: float,
+    lambda_f: float,
+    resume: bool,
+) -> dict[str, Any] | None:
+    """Train; the record on the first process, None on the others."""
+    data = make_data(data_name)
+    seed_everything(config.seed)
+    model = make_model(arm, data, shape)
+    penalties = (JacobianRange(weight=lambda_j), ResidualCorrection(weight=lambda_f))
+    objective = Objective(task=data.head, penalties=penalties if model.operator is not None else ())
+    training = Training(model, data, objective, folder, config)
+    record = training.run(resume=resume)
+    return record if training.main else None
+
+
+def _longest(data: DataSet) -> dict[str, int]:
+    examples = [example for split in data.splits.values() for example in split]
+    return {
+        name: max(len(example.features[name]) for example in examples if name in example.features)
+        for name in data.widths
+    }

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from meq.models.heads import HEADS
+from meq.objectives import task_loss
+from meq.objectives.tasks import TASKS
+
+LOGITS = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).double()
+CLASSES = torch.tensor([3, 0, 2])
+
+
+def test_every_kind_of_head_has_a_loss():
+    assert TASKS.keys() == HEADS.keys()
+
+
+@pytest.mark.parametrize("kind", ["classes", "choices"])
+def test_classes_and_choices_are_cross_entropy_per_sample(kind):
+    loss = task_loss(kind)(LOGITS, CLASSES.int())
+    assert loss.shape == (3,)
+    torch.testing.assert_close(loss.mean(), F.cross_entropy(LOGITS, CLASSES))
+
+
+def test_labels_are_binary_cross_entropy_summed_over_the_labels():
+    soft = torch.rand(3, 4)
+    expected = F.binary_cross_entropy(LOGITS.sigmoid(), soft.double(), reduction="none").sum(1)
+    torch.testing.assert_close(task_loss("labels")(LOGITS, soft), expected)
+
+
+@pytest.mark.parametrize("column", [False, True])
+def test_a_score_is_judged_by_its_square_near_the_target_and_by_its_distance_far_off(column):
+    score, target = torch.tensor([[1.5], [3.0], [-4.0]]), torch.tensor([1.0, 0.0, 0.0])
+    loss = task_loss("score")(score, target[:, None] if column else target)
+    torch.testing.assert_close(loss, torch.tensor([0.125, 2.5, 3.5]))
+
+
+def test_ordinal_takes_log_probabilities_as_they_are():
+    log_probabilities = LOGITS.log_softmax(1)
+    torch.testing.assert_close(task_loss("ordinal")(log_probabilities, CLASSES), task_loss("classes")(LOGITS, CLASSES))
+
+
+def test_rough_logits_are_judged_in_float32():
+    assert task_loss("classes")(LOGITS.bfloat16(), CLASSES).dtype == torch.float32
+
+
+def test_an_unknown_task_is_answered_with_the_nearest_one():
+    with pytest.raises(ValueError, match="did you mean 'classes'"):
+        task_loss("clases")
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "words"),
+    [
+        ("classes", torch.tensor([0, 4, -1]), r"between 0 and 3; rows \[1, 2\] do not, the first is 4"),
+        ("ordinal", torch.tensor([0, 1, 9]), r"rows \[2\]"),
+        ("choices", torch.tensor([0, 1]), r"shape \(2,\); with these logits it must be \(3,\)"),
+        ("labels", torch.full((3, 4), 1.5), r"in \[0, 1\]; rows \[0, 1, 2\]"),
+        ("labels", torch.rand(3), r"must be \(3, 4\)"),
+        ("labels", torch.full((3, 4), torch.nan), r"must be finite; rows \[0, 1, 2\]"),
+    ],
+)
+def test_a_wrong_target_is_named_with_its_rows(kind, target, words):
+    with pytest.raises(ValueError, match=words):
+        task_loss(kind)(LOGITS, target)
+
+
+@pytest.mark.parametrize(("kind", "target"), [("classes", torch.rand(3)), ("labels", torch.ones(3, 4).long())])
+def test_a_target_of_the_wrong_type_is_refused(kind, target):
+    with pytest.raises(TypeError, match="the target must be"):
+        task_loss(kind)(LOGITS, target)
+
+
+def test_a_score_of_several_numbers_is_refused():
+    with pytest.raises(ValueError, match="one number per sample"):
+        task_loss("score")(LOGITS, torch.rand(3))
