@@ -181,9 +181,9 @@ def flops_of_a_step(flops: Record) -> str:
         if abs(weighted / paper - 2) < 0.002
         else f"{paper / weighted:.2f} of these"
     )
-    return f"""At {size["image"]} + {size["text"]} tokens and width {size["dim"]}, one step of one sample takes {whole:.3f} GFLOPs, a
-multiply-add counted as two operations; {weighted:.3f} of them are products with weights, the rest is attention itself.
-The paper states {paper} GFLOPs per step, {reading}."""
+    return f"""At {size["image"]} + {size["text"]} tokens and width {size["dim"]}, one step of one sample takes
+{whole:.3f} GFLOPs, a multiply-add counted as two operations; {weighted:.3f} of them are products with weights, the rest
+is attention itself. The paper states {paper} GFLOPs per step, {reading}."""
 
 
 OBJECTIVE_ARMS = {
@@ -200,7 +200,10 @@ OBJECTIVE_TARGET = ("both", 1.35)
 def objective_cost(record: Record) -> str:
     """Each penalty's share of a training step."""
     about = record["versions"]
-    lines = ["| width | tokens | batch | with | CPU ms | over the task alone (quartiles) |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| width | tokens | batch | with | CPU ms | over the task alone (quartiles) |",
+        "|---|---|---|---|---|---|",
+    ]
     for case in record["cases"]:
         size, arms = case["size"], case["arms"]
         place = f"| {size['dim']} | {size['image']} + {size['text']} | {size['batch']} "

@@ -20,11 +20,11 @@ WIDTHS = {"image": 5, "text": 4}
 PENALTIES = (JacobianRange(weight=0.5), ResidualCorrection(weight=0.3))
 
 
-def small_data(train: int = 48, dev: int = 17, dtype: torch.dtype = torch.float32) -> DataSet:
+def small_data(train: int = 48, dtype: torch.dtype = torch.float32, *, complete: bool = False) -> DataSet:
     generator = torch.Generator().manual_seed(7)
     splits = {
-        name: [_example(f"{name}-{row}", row, generator, dtype) for row in range(count)]
-        for name, count in (("train", train), ("dev", dev), ("test", 9))
+        name: [_example(f"{name}-{row}", 0 if complete else row, generator, dtype) for row in range(count)]
+        for name, count in (("train", train), ("dev", 17), ("test", 9))
     }
     return DataSet(
         name="small", splits=splits, widths=WIDTHS, labels=("no", "yes"), head="classes", metric=ACCURACY, facts={}
@@ -61,11 +61,11 @@ def small_config(**options: Any) -> TrainConfig:
 
 
 def train_small(
-    folder: Path, *, resume: bool = False, dtype: torch.dtype = torch.float32, **options: Any
+    folder: Path, *, resume: bool = False, dtype: torch.dtype = torch.float32, tol: float = 1e-3, **options: Any
 ) -> dict[str, Any]:
     """One whole run, the same every time."""
     seed_everything(3)
-    model = small_model(dtype, damping="learned")
+    model = small_model(dtype, damping="learned", tol=tol)
     objective = Objective(task="classes", penalties=PENALTIES)
     quiet = Console(quiet=True)
     return fit(model, small_data(dtype=dtype), objective, folder, small_config(**options), resume=resume, console=quiet)
