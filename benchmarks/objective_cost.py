@@ -3,8 +3,8 @@
     python benchmarks/objective_cost.py && python benchmarks/render.py
 
 times forward, objective and backward (no optimiser, which would only dilute the difference) of one model in interleaved
-rounds on one thread, and writes `benchmarks/results/objective_cost.json` in about six minutes. Expect one operator call
-and its share of the backward pass for the residual, and for each probe two or three more calls' worth.
+rounds on one thread, and writes `benchmarks/results/objective_cost.json` in about six minutes. Expect an operator call
+with its backward pass for the residual, and more than that for each probe, whose product is differentiated again.
 """
 
 from __future__ import annotations

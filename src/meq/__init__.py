@@ -31,6 +31,7 @@ from meq.models import (
     SelfAttention,
     SingleState,
 )
+from meq.objectives import CrossFloor, JacobianRange, Objective, ResidualCorrection
 from meq.version import __version__
 
 __all__ = [
@@ -41,17 +42,21 @@ __all__ = [
     "Checkpointed",
     "Concat",
     "CrossAttention",
+    "CrossFloor",
     "Damped",
     "EquilibriumTree",
     "FeatureSum",
     "FusionModel",
     "Implicit",
+    "JacobianRange",
     "LowRankFusion",
     "MutualEquilibrium",
+    "Objective",
     "Operator",
     "Output",
     "Parts",
     "Phantom",
+    "ResidualCorrection",
     "SelfAttention",
     "SingleState",
     "Solution",

@@ -141,3 +141,8 @@ def tracked_run(folder: str) -> None:
 
 def test_a_tracker_is_chosen_by_name(tmp_path: Path) -> None:
     run_plain(Path(__file__), "tracked_run", str(tmp_path))
+
+
+def test_a_tracker_that_is_not_installed_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the trackers mlflow are not installed"):
+        train_small(tmp_path, trackers=("mlflow",))

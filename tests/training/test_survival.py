@@ -42,6 +42,13 @@ def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
         train_small(tmp_path)
 
 
+def test_a_run_is_resumed_with_the_options_it_was_begun_with(tmp_path: Path) -> None:
+    train_small(tmp_path)
+    with pytest.raises(TrainingError, match=r"cannot be resumed: its config differs in learning_rate"):
+        train_small(tmp_path, resume=True, learning_rate=0.5)
+    assert train_small(tmp_path, resume=True)["status"] == "finished", "a finished run has nothing left to do"
+
+
 def damage_newest(folder: Path, how: str) -> Path:
     newest = sorted((folder / "checkpoints").glob("step-*"))[-1]
     file = newest / "model.safetensors"

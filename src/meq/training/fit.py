@@ -6,16 +6,17 @@ depend on the seed, the step and the sample only, so the number of processes cha
 
 from __future__ import annotations
 
-import platform
+import json
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.tracking import get_available_trackers
 from accelerate.utils import gather_object
 from rich.console import Console
 from torch import Tensor
@@ -30,30 +31,12 @@ from meq.training.files import write_json
 from meq.training.monitor import take_vitals
 from meq.training.optimiser import Schedule, make_optimiser
 from meq.training.progress import LiveBar
+from meq.training.record import Progress, make_record
 from meq.training.seeds import epoch_order, sample_seeds
-from meq.version import __version__
 
 
 class TrainingError(RuntimeError):
     """The run stopped because it could not go on; the message says where, why and from what it can be resumed."""
-
-
-@dataclass
-class Progress:
-    """How far a run has come: all of it goes into every checkpoint."""
-
-    epoch: int = 0
-    position: int = 0
-    """Updates done in this epoch."""
-    step: int = 0
-    """Updates done in all."""
-    loss_sum: float = 0.0
-    seconds: float = 0.0
-    curves: list[dict[str, Any]] = field(default_factory=list)
-    vitals: list[dict[str, Any]] = field(default_factory=list)
-    alarms: list[dict[str, Any]] = field(default_factory=list)
-    best: dict[str, Any] | None = None
-    stopped: bool = False
 
 
 def fit(
@@ -84,6 +67,7 @@ class Training:
     ) -> None:
         self.data, self.objective, self.folder, self.config = data, objective, Path(folder), config
         self.folder.mkdir(parents=True, exist_ok=True)
+        _refuse_missing_trackers(config.trackers)
         self.accelerator = Accelerator(
             mixed_precision=config.precision,
             log_with=list(config.trackers) or None,
@@ -118,16 +102,29 @@ class Training:
     # -- the parts of a run ------------------------------------------------------------------------------------------
 
     def _begin(self, resume: bool) -> None:
-        found = self.checkpoints.newest() is not None or any(self.checkpoints.folder.glob("step-*"))
+        found = any(self.checkpoints.folder.glob("step-*"))
         if found and not resume:
             raise TrainingError(f"{self.folder} already holds a run: resume it, or choose another folder")
         restored = self.checkpoints.load(self.model, self.optimiser, self.bar.say) if found else None
         if restored is not None:
+            self._refuse_another_run()
             self.progress = Progress(**restored[1])
             self.bar.say(f"resuming {self.folder} after step {self.progress.step} of {self.schedule.total_steps}")
         if self.config.trackers:
-            self.accelerator.init_trackers("meq", self._flat_config())
+            self.accelerator.init_trackers("meq", {name: str(x) for name, x in self.config.to_json().items()})
         self._write_record(self._record("running"))
+
+    def _refuse_another_run(self) -> None:
+        """A run goes on as it began, or its curves would be those of two different ones."""
+        began, now = json.loads((self.folder / "record.json").read_text(encoding="utf-8")), self._record("running")
+        for part in ("config", "model", "objective", "data", "processes"):
+            old, new = began[part], now[part]
+            if old != new:
+                what = [name for name in new if old.get(name) != new[name]] if isinstance(new, dict) else [part]
+                raise TrainingError(
+                    f"{self.folder} cannot be resumed: its {part} differs in {', '.join(what)}. "
+                    "Resume with the options it was begun with, or choose another folder"
+                )
 
     def _train_epoch(self, started: float) -> None:
         self.wrapped.train()
@@ -182,7 +179,7 @@ class Training:
         self._write_record(self._record("running"))
 
     def _look_for_alarms(self) -> None:
-        """On the first process only: the measurements need no partner, and the others wait at the next update."""
+        """Every process looks at the same samples, so that all of them come to the same decision."""
         few = list(self.data.splits["dev"][: self.config.monitor_samples])
         batch = collate(few, self.data.widths).to(self.accelerator.device)
         vitals = take_vitals(self.model, batch, self.progress.epoch, radius_samples=self.config.radius_samples)
@@ -295,32 +292,28 @@ class Training:
         return {self.data.metric.name: score, "loss": loss}
 
     def _record(self, status: str) -> dict[str, Any]:
-        progress, select = self.progress, self.config.select
-        value = progress.best if select == "best" else None
-        if select == "last" and progress.curves:
-            value = {"epoch": progress.curves[-1]["epoch"], "value": progress.curves[-1][self.data.metric.name]}
-        return {
-            "status": status,
-            "data": {"name": self.data.name, "fingerprint": self.fingerprint, "facts": dict(self.data.facts)},
-            "model": self.model.to_config(),
-            "objective": repr(self.objective),
-            "config": self.config.to_json(),
-            "selected": {"by": select, "split": "dev", "metric": self.data.metric.name, **(value or {})},
-            "curves": progress.curves,
-            "vitals": progress.vitals,
-            "alarms": progress.alarms,
-            "steps": progress.step,
-            "wall_seconds": progress.seconds,
-            "processes": self.accelerator.num_processes,
-            "versions": {"meq": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        }
+        return make_record(
+            status,
+            self.progress,
+            config=self.config.to_json(),
+            model=self.model.to_config(),
+            objective=repr(self.objective),
+            data={"name": self.data.name, "fingerprint": self.fingerprint, "facts": dict(self.data.facts)},
+            metric=self.data.metric.name,
+            processes=self.accelerator.num_processes,
+        )
 
     def _write_record(self, record: dict[str, Any]) -> None:
         if self.main:
             write_json(self.folder / "record.json", record)
 
-    def _flat_config(self) -> dict[str, Any]:
-        return {name: str(value) for name, value in self.config.to_json().items()}
+
+def _refuse_missing_trackers(names: tuple[str, ...]) -> None:
+    """Accelerate leaves out a tracker that is not installed; a run that should be tracked must not go untracked."""
+    available = {str(getattr(tracker, "value", tracker)) for tracker in get_available_trackers()}
+    missing = [name for name in names if name not in available]
+    if missing:
+        raise ValueError(f"the trackers {', '.join(missing)} are not installed: pip install {' '.join(missing)}")
 
 
 def _interleaved(shares: list[list[Any]]) -> list[Any]:
