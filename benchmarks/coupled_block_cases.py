@@ -34,6 +34,7 @@ def cases(block: torch.nn.Module, x: Tensor, y: Tensor, cfg: Any) -> dict[str, A
     harness = sys.modules.get("coupled_block", sys.modules["__main__"])
     operator, inputs = CoupledOperator(block), {"x": x, "y": y}
     damped = meq.Damped(step=cfg.tau)
+    as_long_as_theirs = meq.Anderson(history=5)  # TorchDEQ keeps six states, which have five differences
     adjoint = {"solver": meq.Damped(step=1.0), "steps": cfg.KB, "tol": 0.0}
 
     def forward(solver: meq.Solver) -> Any:
@@ -56,11 +57,12 @@ def cases(block: torch.nn.Module, x: Tensor, y: Tensor, cfg: Any) -> dict[str, A
     return {
         "meq/fwd damped": forward(damped),
         "meq/fwd anderson": forward(meq.Anderson()),
+        "meq/fwd anderson 5": forward(as_long_as_theirs),
         "meq/fwd broyden": forward(meq.Broyden()),
         "meq/unrolled": training(meq.Unrolled(), "plain/unrolled"),
         "meq/checkpointed": training(meq.Checkpointed(), "plain/unrolled"),
         "meq/phantom 1": training(meq.Phantom(1), "plain/pg1"),
         "meq/implicit": training(meq.Implicit(**adjoint), "plain/ift"),
-        "meq/implicit anderson": training(implicit(meq.Anderson()), "plain/ift", meq.Anderson()),
+        "meq/implicit anderson": training(implicit(as_long_as_theirs), "plain/ift", as_long_as_theirs),
         "meq/implicit broyden": training(implicit(meq.Broyden()), "plain/ift", meq.Broyden()),
     }

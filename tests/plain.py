@@ -22,7 +22,7 @@ def run_plain(file: Path, function: str, *arguments: str) -> str:
         f"module.{function}(*{arguments!r})\n"
     )
     paths = [str(TESTS), str(TESTS.parent / "src"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{function}{arguments} failed:\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
     return done.stdout

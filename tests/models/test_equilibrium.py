@@ -230,7 +230,7 @@ def test_the_backward_mode_is_a_switch_on_the_model(backward: meq.Backward) -> N
 def test_implicit_gradients_of_a_settled_model_equal_unrolled_ones() -> None:
     gradients = []
     for mode in (meq.Unrolled(), meq.Implicit(tol=1e-10, steps=200)):
-        model = build("pair", tol=1e-12, steps=80)
+        model = build("pair", tol=1e-12, steps=200)
         model.backward, model.solver = mode, meq.Anderson()
         output = model(features_for(model))
         assert set(output.solution.stop) == {meq.Stop.SETTLED}

@@ -21,11 +21,17 @@ def attend(
     return mixed.transpose(1, 2).flatten(2)
 
 
+def check_heads(dim: int, heads: int) -> None:
+    if dim % heads:
+        raise ValueError(f"dim={dim} cannot be split into {heads} heads")
+
+
 class Attention(nn.Module):
     """Attention with its own projections, for parts that are not iterated: o(attend(q x, k y, v y))."""
 
     def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
+        check_heads(dim, heads)
         self.heads = heads
         self.query, self.output = nn.Linear(dim, dim), nn.Linear(dim, dim)
         self.key_value = nn.Linear(dim, 2 * dim)

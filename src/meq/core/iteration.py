@@ -25,6 +25,7 @@ from meq.core.state import (
     check_start,
     choose,
     detach,
+    difference,
     large_norm,
     norm,
     put_rows,
@@ -141,8 +142,7 @@ def iterate(problem: Problem, state: State, *, untracked: int = 0, watch: Watch 
 
 def take_step(problem: Problem, state: State, memory: Memory = None) -> tuple[State, State, Memory]:
     """z(k) -> the proposed z(k+1), the move T(z(k)) - z(k), and the solver's memory. One operator call."""
-    image = evaluate(problem.operator, state, problem.inputs)
-    move = {name: image[name] - z for name, z in state.items()}
+    move = difference(evaluate(problem.operator, state, problem.inputs), state)  # T(z) itself is not kept
     proposal, memory = problem.solver.advance(state, move, memory, problem.masks)
     return proposal, move, memory
 

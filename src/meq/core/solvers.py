@@ -62,9 +62,9 @@ class Damped(Solver):
 class _AndersonMemory(NamedTuple):
     mixed: State  # z + step r
     move: State  # r
-    slides: list[State]  # the differences of z + step r
+    slides: list[State]  # the differences of z + step r, older minus newer
     turns: list[State]  # dr_i
-    gram: Float[Tensor, "B M M"]  # <dr_i, dr_j>
+    gram: Float[Tensor, "B M M"]  # <dr_i, dr_j>, with a ridge
     right: Float[Tensor, "B M"]  # <dr_i, r>
 
 
@@ -76,8 +76,8 @@ class Anderson(Solver):
     dz_i and dr_i are the differences between the last `history` + 1 states and moves.
     """
 
-    history: int = 5
-    """How many differences are kept; memory grows with it, not with the number of steps."""
+    history: int = 3
+    """How many differences are kept; memory and time per step grow with it, not with the number of steps."""
     step: float = 1.0
     """The weight of the move in the mixed state; 1 is the usual choice."""
 
@@ -93,17 +93,19 @@ class Anderson(Solver):
             return mixed, _AndersonMemory(mixed, move, [], [], gram, gram.sum(2))
 
         turn = _minus(move, memory.move)
-        slides, turns = [*memory.slides, _minus(mixed, memory.mixed)], [*memory.turns, turn]
+        slides, turns = [*memory.slides, _minus(memory.mixed, mixed)], [*memory.turns, turn]
         gram, right = memory.gram, memory.right
         if len(turns) > self.history:
             slides, turns, gram, right = slides[1:], turns[1:], gram[:, 1:, 1:], right[:, 1:]
 
-        newest = dots(turns, turn, masks)
-        gram = _grow(gram, newest)
+        products = dots([*turns, move], turn, masks)
+        row, newest = products[:, :-1], products[:, -1:]
         # <dr_i, r> moves on by <dr_i, dr>, which is at hand: half the products, and no less exact than the gram matrix
-        right = torch.cat([right + newest[:, :-1], dots([turn], move, masks)], dim=1)
-        weights = _least_squares(gram, right, _rounding(state, masks))
-        return _combine(mixed, -weights, slides), _AndersonMemory(mixed, move, slides, turns, gram, right)
+        right = torch.cat([right + row[:, :-1], newest], dim=1)
+        gram = _grow(gram, row, ridge=_ridge(row[:, -1], state, masks))
+        # solve_ex: one sample's singular matrix must not raise for its whole batch; the loop sees what is not finite
+        weights = torch.linalg.solve_ex(gram, right)[0]
+        return _combine(mixed, weights, slides), _AndersonMemory(mixed, move, slides, turns, gram, right)
 
 
 class _BroydenMemory(NamedTuple):
@@ -161,7 +163,7 @@ def _combine(base: State, weights: Float[Tensor, "B M"], parts: list[State]) -> 
     """base + sum_i weights_i parts_i, in the precision of the weights, returned in that of the base."""
     total = {}
     for name, x in base.items():
-        first, *rest = zip(per_sample(weights.mT, x[None]), [part[name] for part in parts], strict=True)
+        first, *rest = zip(per_sample(weights.mT, x[None]).unbind(), [part[name] for part in parts], strict=True)
         sum_ = torch.addcmul(x, *first)
         for weight, part in rest:
             sum_.addcmul_(weight, part)  # in place: fresh memory would cost more than the arithmetic
@@ -169,22 +171,20 @@ def _combine(base: State, weights: Float[Tensor, "B M"], parts: list[State]) -> 
     return total
 
 
-def _grow(gram: Float[Tensor, "B M M"], row: Float[Tensor, "B M1"]) -> Float[Tensor, "B M1 M1"]:
-    """Append the products with the newest difference as last row and column."""
-    wide = torch.cat([gram, row[:, :-1, None]], dim=2)
-    return torch.cat([wide, row[:, None, :]], dim=1)
+def _grow(
+    gram: Float[Tensor, "B M M"], row: Float[Tensor, "B M1"], *, ridge: Float[Tensor, " B"]
+) -> Float[Tensor, "B M1 M1"]:
+    """Append the products with the newest difference as last row and column, the ridge in the corner."""
+    products = row[:, :-1]
+    wide = torch.cat([gram, products[:, :, None]], dim=2)
+    return torch.cat([wide, torch.cat([products, row[:, -1:] + ridge[:, None]], dim=1)[:, None]], dim=1)
 
 
-def _least_squares(
-    gram: Float[Tensor, "B M M"], right: Float[Tensor, "B M"], rounding: Float[Tensor, " B"]
-) -> Float[Tensor, "B M"]:
-    """Solve (G + R) c = right, R a ridge of the size of rounding errors; a difference lost in them gets c_i near 0."""
-    limits = torch.finfo(gram.dtype)
-    diagonal = gram.diagonal(dim1=1, dim2=2)
-    ridge = 10 * limits.eps * diagonal + rounding[:, None]
-    ridge = ridge + (diagonal + ridge < limits.tiny)
-    # solve_ex: one sample's singular matrix must not raise for its whole batch; the loop sees what is not finite
-    return torch.linalg.solve_ex(gram + torch.diag_embed(ridge), right)[0]
+def _ridge(length: Float[Tensor, " B"], state: State, masks: Masks) -> Float[Tensor, " B"]:
+    """What to add to |dr|^2 so that a difference lost in rounding errors gets a weight near 0."""
+    limits = torch.finfo(length.dtype)
+    ridge = torch.add(_rounding(state, masks), length, alpha=10 * limits.eps)
+    return ridge + (length + ridge < limits.tiny)
 
 
 def _rounding(state: State, masks: Masks) -> Float[Tensor, " B"]:

@@ -50,15 +50,15 @@ def dots(many: Sequence[State], one: State, masks: Masks) -> Float[Tensor, "B M"
 
 
 def _dots(many: list[Tensor], one: Tensor, mask: Tensor | None) -> Float[Tensor, "B M"]:
-    dtype, axes = torch.promote_types(one.dtype, torch.float32), tuple(range(1, one.ndim))
-    hidden = None if mask is None else ~per_sample(mask, one)
-
-    def real(x: Tensor) -> Tensor:
-        return x.to(dtype) if hidden is None else x.to(dtype).masked_fill(hidden, 0)
-
-    one = real(one)
+    dtype = torch.promote_types(one.dtype, torch.float32)
+    if mask is not None:
+        hidden = ~per_sample(mask, one)
+        many, one = [x.masked_fill(hidden, 0) for x in many], one.masked_fill(hidden, 0)
+    if one.dtype != dtype:
+        many, one = [x.to(dtype) for x in many], one.to(dtype)
+    axes = tuple(range(1, one.ndim))
     # Neither vecdot nor a matrix product: autocast, or a lowered matmul precision, would make those rough.
-    return torch.stack([(real(x) * one).sum(axes) for x in many], dim=-1)
+    return torch.stack([(x * one).sum(axes) for x in many], dim=-1)
 
 
 def all_finite(state: State, masks: Masks) -> Bool[Tensor, " B"]:
@@ -94,6 +94,10 @@ def take_rows(tree: Any, rows: Int[Tensor, " R"]) -> Any:
 def put_rows(state: State, rows: Int[Tensor, " R"], part: State) -> State:
     """`state` with the samples `rows` replaced by those of `part`."""
     return {name: x.index_copy(0, rows, part[name]) for name, x in state.items()}
+
+
+def difference(a: State, b: State) -> State:
+    return {name: a[name] - x for name, x in b.items()}
 
 
 def detach(state: State) -> State:

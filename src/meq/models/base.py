@@ -66,8 +66,6 @@ class FusionModel(Saveable, nn.Module):
     ) -> None:
         super().__init__()
         _check_names(widths)
-        if dim % heads:
-            raise ValueError(f"dim={dim} cannot be split into {heads} heads")
         if not 0 <= modality_dropout < 1:
             raise ValueError(f"modality_dropout must lie in [0, 1), got {modality_dropout}")
         self.widths, self.classes, self.dim = dict(widths), classes, dim

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from itertools import pairwise
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -23,68 +25,7 @@ from meq.models.masks import readable_keys
 
 
 class SinglePass(FusionModel):
-    """A baseline that does not iterate: injections, then `mix`, then the readout."""
-
-    def __init__(
-        self,
-        widths: Mapping[str, int],
-        classes: int | None = None,
-        dim: int = 768,
-        *,
-        heads: int = 8,
-        modality_dropout: float = 0.0,
-        head: str = "classes",
-        head_width: int = 1024,
-    ) -> None:
-        super().__init__(
-            widths, classes, dim, heads=heads, head=head, head_width=head_width, modality_dropout=modality_dropout
-        )
-        self.inject = nn.ModuleDict({name: Injection(width, dim) for name, width in widths.items()})
-
-    def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Fused:
-        state = {name: self.inject[name](x) for name, x in features.items()}
-        return Fused(self.mix(state, masks), masks)
-
-    def mix(self, state: State, masks: TokenMasks) -> State:
-        return state
-
-
-@checked_options
-class Concat(SinglePass):
-    """Pooled features side by side, then an MLP of `depth` hidden layers of `hidden` units."""
-
-    def __init__(
-        self,
-        widths: Mapping[str, int],
-        classes: int | None = None,
-        dim: int = 768,
-        *,
-        hidden: int | None = None,
-        depth: int = 1,
-        modality_dropout: float = 0.0,
-        head: str = "classes",
-        head_width: int = 1024,
-    ) -> None:
-        self.hidden = 4 * dim if hidden is None else hidden
-        super().__init__(
-            widths, classes, dim, heads=1, modality_dropout=modality_dropout, head=head, head_width=head_width
-        )
-        sizes = [len(widths) * dim, *[self.hidden] * depth]
-        self.layers = nn.Sequential()
-        for width_in, width_out in pairwise(sizes):
-            self.layers.extend([nn.Linear(width_in, width_out), nn.GELU()])
-
-    @property
-    def summary_width(self) -> int:
-        return self.hidden
-
-    def summary(self, pooled: dict[str, Tensor]) -> Float[Tensor, "B S"]:
-        return self.layers(super().summary(pooled))
-
-
-@checked_options
-class SelfAttention(SinglePass):
-    """`depth` transformer layers over the tokens of all modalities together."""
+    """A baseline that does not iterate: injections, then what `build` made, then the readout."""
 
     def __init__(
         self,
@@ -99,12 +40,51 @@ class SelfAttention(SinglePass):
         head: str = "classes",
         head_width: int = 1024,
     ) -> None:
+        """`hidden` is the width of the mixing layers' inside, 4 `dim` unless given; `depth` their number."""
+        self.hidden = 4 * dim if hidden is None else hidden
         super().__init__(
-            widths, classes, dim, heads=heads, modality_dropout=modality_dropout, head=head, head_width=head_width
+            widths, classes, dim, heads=heads, head=head, head_width=head_width, modality_dropout=modality_dropout
         )
-        hidden = 4 * dim if hidden is None else hidden
-        self.kinds = nn.ParameterDict({name: nn.Parameter(0.02 * torch.randn(dim)) for name in widths})
-        self.layers = nn.ModuleList([_Layer(dim, heads, hidden) for _ in range(depth)])
+        self.inject = nn.ModuleDict({name: Injection(width, dim) for name, width in widths.items()})
+        self.build(heads, depth)
+
+    @abstractmethod
+    def build(self, heads: int, depth: int) -> None:
+        """Make the layers that fuse."""
+
+    def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Fused:
+        state = {name: self.inject[name](x) for name, x in features.items()}
+        return Fused(self.mix(state, masks), masks)
+
+    def mix(self, state: State, masks: TokenMasks) -> State:
+        """Let the tokens meet; a model that fuses after pooling leaves them alone."""
+        return state
+
+
+@checked_options
+class Concat(SinglePass):
+    """Pooled features side by side, then an MLP of `depth` hidden layers of `hidden` units."""
+
+    def build(self, heads: int, depth: int) -> None:
+        sizes = [len(self.widths) * self.dim, *[self.hidden] * depth]
+        layers = [[nn.Linear(width_in, width_out), nn.GELU()] for width_in, width_out in pairwise(sizes)]
+        self.layers = nn.Sequential(*(layer for pair in layers for layer in pair))
+
+    @property
+    def summary_width(self) -> int:
+        return self.hidden
+
+    def summary(self, pooled: dict[str, Tensor]) -> Float[Tensor, "B S"]:
+        return self.layers(super().summary(pooled))
+
+
+@checked_options
+class SelfAttention(SinglePass):
+    """`depth` transformer layers over the tokens of all modalities together."""
+
+    def build(self, heads: int, depth: int) -> None:
+        self.kinds = nn.ParameterDict({name: nn.Parameter(0.02 * torch.randn(self.dim)) for name in self.widths})
+        self.layers = nn.ModuleList([_Layer(self.dim, heads, self.hidden) for _ in range(depth)])
 
     def mix(self, state: State, masks: TokenMasks) -> State:
         keys, _ = readable_keys(list(state), state, masks)
@@ -119,27 +99,11 @@ class SelfAttention(SinglePass):
 class CrossAttention(SinglePass):
     """`depth` layers in which each modality reads all the others; both from the old layer."""
 
-    def __init__(
-        self,
-        widths: Mapping[str, int],
-        classes: int | None = None,
-        dim: int = 768,
-        *,
-        heads: int = 8,
-        hidden: int | None = None,
-        depth: int = 1,
-        modality_dropout: float = 0.0,
-        head: str = "classes",
-        head_width: int = 1024,
-    ) -> None:
-        if len(widths) < 2:
-            raise ValueError(f"cross-attention needs at least two modalities, got {list(widths)}")
-        super().__init__(
-            widths, classes, dim, heads=heads, modality_dropout=modality_dropout, head=head, head_width=head_width
-        )
-        hidden = 4 * dim if hidden is None else hidden
+    def build(self, heads: int, depth: int) -> None:
+        if len(self.widths) < 2:
+            raise ValueError(f"cross-attention needs at least two modalities, got {list(self.widths)}")
         self.layers = nn.ModuleList(
-            [nn.ModuleDict({name: _Layer(dim, heads, hidden) for name in widths}) for _ in range(depth)]
+            [nn.ModuleDict({name: _Layer(self.dim, heads, self.hidden) for name in self.widths}) for _ in range(depth)]
         )
 
     def mix(self, state: State, masks: TokenMasks) -> State:
@@ -152,21 +116,6 @@ class CrossAttention(SinglePass):
                 for name, z in state.items()
             }
         return state
-
-
-class _Layer(nn.Module):
-    """x + Attn(LN x, LN y), then the feed-forward; y is x itself unless given."""
-
-    def __init__(self, dim: int, heads: int, hidden: int) -> None:
-        super().__init__()
-        self.norm, self.attention, self.feed = nn.LayerNorm(dim), Attention(dim, heads), FeedForward(dim, hidden)
-
-    def forward(self, x: Tensor, keys: Tensor | None, someone: Tensor | None = None, y: Tensor | None = None) -> Tensor:
-        normed = self.norm(x)
-        term = self.attention(normed, normed if y is None else self.norm(y), keys)
-        if someone is not None:
-            term = torch.where(someone[:, None, None], term, 0)
-        return self.feed(x + term)
 
 
 @checked_options
@@ -185,13 +134,15 @@ class LowRankFusion(SinglePass):
         head: str = "classes",
         head_width: int = 1024,
     ) -> None:
-        self.hidden = dim if hidden is None else hidden
-        super().__init__(
-            widths, classes, dim, heads=1, modality_dropout=modality_dropout, head=head, head_width=head_width
-        )
+        self.rank = rank
+        shared: dict[str, Any] = {"modality_dropout": modality_dropout, "head": head, "head_width": head_width}
+        super().__init__(widths, classes, dim, hidden=dim if hidden is None else hidden, **shared)
+
+    def build(self, heads: int, depth: int) -> None:
         # a Linear's bias is the factor of the appended 1
-        self.factors = nn.ModuleDict({name: nn.Linear(dim, rank * self.hidden) for name in widths})
-        self.weights, self.bias = nn.Parameter(torch.ones(rank) / rank), nn.Parameter(torch.zeros(self.hidden))
+        self.factors = nn.ModuleDict({name: nn.Linear(self.dim, self.rank * self.hidden) for name in self.widths})
+        self.weights = nn.Parameter(torch.full((self.rank,), 1 / self.rank))
+        self.bias = nn.Parameter(torch.zeros(self.hidden))
 
     @property
     def summary_width(self) -> int:
@@ -201,3 +152,18 @@ class LowRankFusion(SinglePass):
         factors = [self.factors[name](z).unflatten(-1, (-1, self.hidden)) for name, z in pooled.items()]
         product = torch.stack(factors).prod(0)  # B R S
         return torch.einsum("brs,r->bs", product, self.weights.to(product.dtype)) + self.bias
+
+
+class _Layer(nn.Module):
+    """x + Attn(LN x, LN y), then the feed-forward; y is x itself unless given."""
+
+    def __init__(self, dim: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        self.norm, self.attention, self.feed = nn.LayerNorm(dim), Attention(dim, heads), FeedForward(dim, hidden)
+
+    def forward(self, x: Tensor, keys: Tensor | None, someone: Tensor | None = None, y: Tensor | None = None) -> Tensor:
+        normed = self.norm(x)
+        term = self.attention(normed, normed if y is None else self.norm(y), keys)
+        if someone is not None:
+            term = torch.where(someone[:, None, None], term, 0)
+        return self.feed(x + term)

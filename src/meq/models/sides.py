@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from meq.blocks.attention import attend
+from meq.blocks.attention import attend, check_heads
 from meq.blocks.gate import SoftGate
 from meq.blocks.gmlp import SpatialMixer
 from meq.blocks.inject import Injection, PooledInjection
@@ -41,6 +41,8 @@ class Design:
     def __post_init__(self) -> None:
         if not (self.cross or self.own):
             raise ValueError("own=False and cross=False leave nothing to iterate: keep one of them")
+        if self.mixer != "mlp":
+            check_heads(self.dim, self.heads)
         if not 0 <= self.dropout < 1:
             raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}")
 

@@ -43,7 +43,7 @@ def fit(
     model: FusionModel,
     data: DataSet,
     objective: Objective,
-    folder: Path,
+    folder: str | Path,
     config: TrainConfig,
     *,
     resume: bool = False,
@@ -61,7 +61,7 @@ class Training:
         model: FusionModel,
         data: DataSet,
         objective: Objective,
-        folder: Path,
+        folder: str | Path,
         config: TrainConfig,
         console: Console | None = None,
     ) -> None:
