@@ -33,10 +33,12 @@ format: .venv/installed ## Mend style and formatting in place
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
-bench: .venv-bench/installed ## Measure the engine against TorchDEQ; HARNESS=path/to/coupled_block.py
+bench: .venv-bench/installed ## Measure engine, block and objective; ARGS="--rounds 5", HARNESS=path/to/coupled_block.py
 	@test -f "$(HARNESS)" || \
 	    { echo "No benchmark harness at $(HARNESS): pass HARNESS=path/to/coupled_block.py" >&2; exit 1; }
 	$(BENCH_RUN) benchmarks/run.py --harness "$(HARNESS)" $(ARGS)
+	$(BENCH_RUN) benchmarks/block_fusion.py $(ARGS)
+	$(BENCH_RUN) benchmarks/objective_cost.py $(ARGS)
 
 browser: ## Install the browser that the browser tests drive
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \

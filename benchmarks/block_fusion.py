@@ -1,6 +1,6 @@
 """What fusing gained: the library's coupled block against the same block written with `nn.MultiheadAttention`.
 
-    python benchmarks/block_fusion.py && python benchmarks/render.py
+    python benchmarks/block_fusion.py
 
 runs both, with the same weights, through the same engine, in interleaved rounds on one thread, and writes
 `benchmarks/results/block_fusion.json` in about five minutes. Expect little on a CPU: nearly all the time goes into
@@ -9,20 +9,14 @@ products of matrices, and both blocks do the same ones. What fusing saves is cal
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import resource
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-import render
+import record
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -31,7 +25,6 @@ from torch.utils.flop_counter import FlopCounterMode
 import meq
 from meq.models.coupling import Coupling
 
-RESULT = Path(__file__).parent / "results" / "block_fusion.json"
 STEPS = 10
 PAPER_GFLOPS_PER_STEP = 1.687
 
@@ -235,31 +228,12 @@ def count_flops() -> dict[str, Any]:
     }
 
 
-def write(result: dict[str, Any], path: Path) -> None:
-    """The file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as staging:
-        file = Path(staging) / path.name
-        file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        os.replace(file, path)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The fused block against nn.MultiheadAttention.")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--output", type=Path, default=RESULT)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    result = {
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "meq": meq.__version__},
-        "threads": torch.get_num_threads(),
-        "rounds": options.rounds,
-        "steps": STEPS,
-        "cases": [case for size in SIZES for case in measure(size, options.rounds)],
-        "flops": count_flops(),
-    }
-    write(result, options.output)
-    print(render.block_fusion(result))
+    def everything(rounds: int) -> dict[str, Any]:
+        cases = [case for size in SIZES for case in measure(size, rounds)]
+        return {"steps": STEPS, "cases": cases, "flops": count_flops()}
+
+    record.run("The fused block against nn.MultiheadAttention.", "block_fusion", 21, everything)
 
 
 if __name__ == "__main__":

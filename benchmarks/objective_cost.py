@@ -1,6 +1,6 @@
 """What the penalties cost: a training step with each of them against a step of the task alone.
 
-    python benchmarks/objective_cost.py && python benchmarks/render.py
+    python benchmarks/objective_cost.py
 
 times forward, objective and backward (no optimiser, which would only dilute the difference) of one model in interleaved
 rounds on one thread, and writes `benchmarks/results/objective_cost.json` in about six minutes. Expect an operator call
@@ -9,25 +9,18 @@ with its backward pass for the residual, and more than that for each probe, whos
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import statistics
-import tempfile
 import time
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-import render
+import record
 import torch
 from torch import Tensor
 
 import meq
 from meq.objectives import CrossFloor, JacobianRange, Objective, Penalty, ResidualCorrection
 
-RESULT = Path(__file__).parent / "results" / "objective_cost.json"
 STEPS = 10
 CLASSES = 3
 
@@ -106,30 +99,11 @@ def summarise(seconds: list[float], task_seconds: list[float]) -> dict[str, floa
     }
 
 
-def write(result: dict[str, Any], path: Path) -> None:
-    """The file appears whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".writing-") as staging:
-        file = Path(staging) / path.name
-        file.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-        os.replace(file, path)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The cost of each penalty over a task-only training step.")
-    parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--output", type=Path, default=RESULT)
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    result = {
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "meq": meq.__version__},
-        "threads": torch.get_num_threads(),
-        "rounds": options.rounds,
-        "steps": STEPS,
-        "cases": [measure(size, options.rounds) for size in SIZES],
-    }
-    write(result, options.output)
-    print(render.objective_cost(result))
+    def everything(rounds: int) -> dict[str, Any]:
+        return {"steps": STEPS, "cases": [measure(size, rounds) for size in SIZES]}
+
+    record.run("The cost of each penalty over a task-only training step.", "objective_cost", 21, everything)
 
 
 if __name__ == "__main__":

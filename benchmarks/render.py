@@ -100,7 +100,7 @@ as a plain Python loop, in turns within every round. The *ratio* is the median, 
 time divided by that of the loop, with its quartiles; *peak* is the peak of live tensor memory. Every case of `meq`
 keeps residuals per step, sample and modality, which the plain loop does not. TorchDEQ's cases that do the same work
 stand below each of ours; those marked † keep no residuals at all and are shown, not judged against. TorchDEQ's
-Anderson keeps five differences, more than ours does by default, so that `history=5` is the comparison of like with like.
+Anderson keeps five differences, more than ours does by default: `history=5` compares like with like.
 
 Measured with meq {about["meq"]}, torch {about["torch"]}, TorchDEQ {about["torchdeq"]}, Python {about["python"]}, on
 {about["cpu"]}. {verdict}

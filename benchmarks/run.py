@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import record
 import render
 import torch
 
@@ -31,10 +32,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--out", type=Path, default=render.RESULTS / "coupled_block.json")
     asked = parser.parse_args()
-    record = {"about": about(), **measure(asked.harness, asked.rounds)}
-    write_atomically(asked.out, json.dumps(record, indent=1) + "\n")
-    if asked.out.resolve() == (render.RESULTS / "coupled_block.json").resolve():
-        write_atomically(render.PAGE, render.render())
+    record.keep({"about": about(), **measure(asked.harness, asked.rounds)}, asked.out)
 
 
 def measure(harness: Path, rounds: int) -> dict[str, Any]:
@@ -68,13 +66,6 @@ def cpu_model() -> str:
     lines = listed.read_text(encoding="utf-8").splitlines() if listed.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.processor() or platform.machine()
-
-
-def write_atomically(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".part")
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(path)
 
 
 if __name__ == "__main__":
