@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from rich.console import Console
 from training.small import PENALTIES, small_config, small_data, small_model, train_small
 
 from meq.data import collate
-from meq.objectives import Objective
+from meq.objectives import Evaluation, Objective, ResidualCorrection
+from meq.objectives.penalty import Measured
 from meq.training import Vitals, fit
 from meq.training.alarms import raised
 from meq.training.monitor import take_vitals
@@ -50,6 +52,7 @@ def test_each_kind_is_recognised_by_its_evidence() -> None:
     assert kinds({}, {"residual": 2.0}) == ["divergence"]
     assert kinds({"diverged": 3}) == ["divergence"]
     assert kinds({"residual": 2.0}, {"residual": 1.9}) == [], "large but not growing"
+    assert kinds({"residual": 1e-3}, {"residual": 5e-2}) == [], "growing, but still where healthy models are read"
 
 
 def test_an_alarm_carries_its_evidence_and_the_advice() -> None:
@@ -66,13 +69,13 @@ def run(folder: Path, model: torch.nn.Module, **options: Any) -> dict[str, Any]:
     return fit(model, small_data(train=16, complete=True), objective, folder, config, console=Console(quiet=True))
 
 
-def closed_gates() -> torch.nn.Module:
+def closed_gates(logit: float = -16.0) -> torch.nn.Module:
     model = small_model()
     with torch.no_grad():
         for side in model.coupling.sides.values():
             side.gate.read_proposal.weight.zero_()
             side.project.weight[-8:] = 0
-            side.project.bias[-8:] = -16.0
+            side.project.bias[-8:] = logit
     return model
 
 
@@ -108,6 +111,24 @@ def test_a_run_whose_states_ignore_the_input_raises_fixed_point_collapse(tmp_pat
 def test_a_run_can_be_asked_to_stop_at_an_alarm(tmp_path: Path) -> None:
     record = run(tmp_path, closed_gates(), stop_on_alarm=True)
     assert record["status"] == "stopped by an alarm"
+
+
+class Unsettling(ResidualCorrection):
+    """The residual penalty turned round: training drives the states away from their fixed point."""
+
+    def measure(self, evaluation: Evaluation) -> Measured:
+        measured = super().measure(evaluation)
+        return replace(measured, per_sample=-measured.per_sample)
+
+
+def test_a_run_whose_residual_grows_raises_divergence(tmp_path: Path) -> None:
+    model = closed_gates(logit=-8.0)
+    config = small_config(epochs=4, learning_rate=0.02, decay="constant")
+    objective = Objective(penalties=(Unsettling(weight=30.0),))
+    record = fit(model, small_data(complete=True), objective, tmp_path, config, console=Console(quiet=True))
+    residuals = [vitals["residual"] for vitals in record["vitals"]]
+    assert residuals[-1] > 10 * residuals[0]
+    assert "divergence" in [alarm["kind"] for alarm in record["alarms"]]
 
 
 def test_a_model_whose_iteration_explodes_raises_divergence() -> None:

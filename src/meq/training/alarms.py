@@ -12,6 +12,8 @@ COUPLING_GONE = 1e-2
 IDENTITY_BAND = 1e-2
 SAME_STATE = 1e-3
 GROWTH = 10.0
+FAR_FROM_SETTLED = 0.2
+"""The paper reads healthy models at residuals of up to 0.1: growth below this is no divergence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ def _divergence(history: Sequence[Vitals]) -> Alarm | None:
     now = history[-1]
     earlier = [vitals.residual for vitals in history[:-1] if math.isfinite(vitals.residual)]
     best = min(earlier, default=math.nan)
-    growing = now.residual > GROWTH * best and now.residual > history[-2].residual if len(history) > 1 else False
+    growing = len(history) > 1 and now.residual > max(GROWTH * best, FAR_FROM_SETTLED, history[-2].residual)
     if now.diverged == 0 and not growing:
         return None
     what = (
