@@ -69,6 +69,7 @@ class Training:
         self.folder.mkdir(parents=True, exist_ok=True)
         _refuse_missing_trackers(config.trackers)
         self.accelerator = Accelerator(
+            cpu=not torch.accelerator.is_available(),  # or torchrun on CPUs would start runs that ignore each other
             mixed_precision=config.precision,
             log_with=list(config.trackers) or None,
             project_dir=self.folder / "tracking",
