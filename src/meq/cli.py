@@ -41,7 +41,7 @@ def train(
     heads: Annotated[int, typer.Option(help="Attention heads.")] = 4,
     steps: Annotated[int, typer.Option(help="Read depth K of models that iterate.")] = 8,
     dropout: Annotated[float, typer.Option(help="Dropout inside the iterated map.")] = 0.0,
-    epochs: Annotated[int, typer.Option(help="Passes over the train split.")] = 40,
+    epochs: Annotated[int, typer.Option(help="Passes over the train split.")] = 15,
     batch_size: Annotated[int, typer.Option(help="Samples per process and micro-batch.")] = 64,
     accumulate: Annotated[int, typer.Option(help="Micro-batches per update.")] = 1,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 1e-3,

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from meq.core.options import checked_options
-from meq.core.state import Masks, State, dots, norm, per_sample, working_dtype
+from meq.core.state import Masks, State, difference, dots, norm, per_sample, working_dtype
 
 Memory = Any
 
@@ -92,8 +92,8 @@ class Anderson(Solver):
             gram = first.new_zeros(first.shape[0], 0, 0, dtype=torch.promote_types(first.dtype, torch.float32))
             return mixed, _AndersonMemory(mixed, move, [], [], gram, gram.sum(2))
 
-        turn = _minus(move, memory.move)
-        slides, turns = [*memory.slides, _minus(memory.mixed, mixed)], [*memory.turns, turn]
+        turn = difference(move, memory.move)
+        slides, turns = [*memory.slides, difference(memory.mixed, mixed)], [*memory.turns, turn]
         gram, right = memory.gram, memory.right
         if len(turns) > self.history:
             slides, turns, gram, right = slides[1:], turns[1:], gram[:, 1:, 1:], right[:, 1:]
@@ -195,10 +195,6 @@ def _rounding(state: State, masks: Masks) -> Float[Tensor, " B"]:
     """
     errors = [4 * torch.finfo(working_dtype(z)).eps * norm(z.detach(), masks.get(name)) for name, z in state.items()]
     return torch.stack(errors).square().sum(0)
-
-
-def _minus(a: State, b: State) -> State:
-    return {name: x - b[name] for name, x in a.items()}
 
 
 def _plus(a: State, b: State) -> State:
