@@ -11,9 +11,11 @@ COMPILER = shutil.which("g++") or shutil.which("c++") or shutil.which("clang++")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="inductor needs a C++ compiler, and none was found")
 
 
-@pytest.mark.parametrize("solver", ["Damped", "Anderson", "Broyden"])
-def test_one_step_compiles_to_a_full_graph(solver: str) -> None:
-    run_plain(CASES, "compiled_step_equals_eager", "aot_eager", solver)
+# One interpreter per test: starting one, with the tracers it imports, takes longer than a case.
+
+
+def test_one_step_of_every_solver_compiles_to_a_full_graph_with_its_gradient() -> None:
+    run_plain(CASES, "one_step_of_every_solver_compiles")
 
 
 @needs_compiler
@@ -21,18 +23,9 @@ def test_one_step_compiles_with_inductor() -> None:
     run_plain(CASES, "compiled_step_equals_eager", "inductor", "Damped")
 
 
-def test_a_compiled_step_has_the_same_gradient() -> None:
-    run_plain(CASES, "compiled_step_has_the_same_gradient", "aot_eager", "Damped")
+def test_fixed_depth_inference_exports_with_every_solver() -> None:
+    run_plain(CASES, "fixed_depth_inference_of_every_solver_exports")
 
 
-@pytest.mark.parametrize("solver", ["Damped", "Anderson", "Broyden"])
-def test_fixed_depth_inference_exports(solver: str) -> None:
-    run_plain(CASES, "exported_solve_equals_eager", solver)
-
-
-def test_a_whole_fixed_depth_solve_compiles_to_a_full_graph() -> None:
-    run_plain(CASES, "compiled_whole_solve_equals_eager")
-
-
-def test_a_compiled_operator_can_be_solved() -> None:
-    run_plain(CASES, "a_compiled_operator_can_be_solved")
+def test_whole_fixed_depth_solves_compile_and_compiled_operators_can_be_solved() -> None:
+    run_plain(CASES, "whole_solves_and_operators_compile")

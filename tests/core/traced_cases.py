@@ -77,3 +77,22 @@ def a_compiled_operator_can_be_solved() -> None:
     operator, inputs = CoupledAttention(), attention_inputs()
     compiled = torch.compile(operator, backend="aot_eager")
     torch.testing.assert_close(meq.solve(compiled, inputs).state, meq.solve(operator, inputs).state)
+
+
+def one_step_of_every_solver_compiles() -> None:
+    for name in SOLVERS:
+        torch._dynamo.reset()
+        compiled_step_equals_eager("aot_eager", name)
+    torch._dynamo.reset()
+    compiled_step_has_the_same_gradient("aot_eager", "Damped")
+
+
+def fixed_depth_inference_of_every_solver_exports() -> None:
+    for name in SOLVERS:
+        exported_solve_equals_eager(name)
+
+
+def whole_solves_and_operators_compile() -> None:
+    compiled_whole_solve_equals_eager()
+    torch._dynamo.reset()
+    a_compiled_operator_can_be_solved()
