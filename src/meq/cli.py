@@ -58,7 +58,7 @@ def train(
 ) -> None:
     """Train a model; interrupt it as you like and go on with --resume.
 
-    Many processes: torchrun --nproc-per-node 2 -m meq train ..., or accelerate launch -m meq train ...
+    Many processes: torchrun --nproc-per-node 2 -m meq train ...; on accelerators also accelerate launch -m meq train.
     """
     with _errors_in_words(debug, hint=f"go on with: meq train {data} --out {out} --resume, and the same options"):
         config = TrainConfig(

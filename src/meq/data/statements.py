@@ -2,7 +2,8 @@
 
 Nothing to download and nothing to encode: image tokens are one-hot descriptions of the cells, text tokens one-hot
 words. "there is a red thing" (existence) needs one comparison, "there is a red circle" (binding) needs colour and shape
-in the same cell, which features pooled apart cannot tell. Labels are balanced given the statement.
+in the same cell, which features pooled apart cannot tell. The label is fixed before
+the statement is drawn, so that the statement alone tells nothing.
 """
 
 from __future__ import annotations
