@@ -12,10 +12,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from meq.data.registry import DATA_SETS
 from meq.training.checkpoint import CheckpointError
 from meq.training.config import TrainConfig
 from meq.training.fit import TrainingError
-from meq.training.recipes import ARMS, DATA_SETS, train_by_name
+from meq.training.recipes import ARMS, train_by_name
 from meq.version import __version__
 
 app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help="Mutual equilibrium.")

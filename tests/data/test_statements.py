@@ -10,11 +10,11 @@ DATA = statements(train=400, dev=100, test=40)
 
 
 def words_of(example: Example) -> list[str]:
-    return [WORDS[int(token[: len(WORDS)].argmax())] for token in example.features["text"]]
+    return [WORDS[int(token[: len(WORDS)].argmax())] for token in example.content["text"]]
 
 
 def objects_of(example: Example) -> set[tuple[str, str]]:
-    cells = [cell for cell in example.features["image"] if cell[: len(COLOURS)].any()]
+    cells = [cell for cell in example.content["image"] if cell[: len(COLOURS)].any()]
     colours, shapes = slice(0, len(COLOURS)), slice(len(COLOURS), len(COLOURS) + len(SHAPES))
     names = [(cell[colours].argmax(), cell[shapes].argmax()) for cell in cells]
     return {(COLOURS[int(colour)], SHAPES[int(shape)]) for colour, shape in names}
@@ -53,7 +53,7 @@ def test_the_same_arguments_give_the_same_set_and_others_another() -> None:
 
 def test_collation_pads_masks_and_leaves_out_what_nobody_has() -> None:
     def example(name: str, **features: torch.Tensor) -> Example:
-        return Example(id=name, features=features, target=torch.tensor(0))
+        return Example(id=name, content=features, target=torch.tensor(0))
 
     widths = {"image": 3, "text": 2, "audio": 4}
     batch = collate(

@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import Tensor
 
 import meq
-from meq.data import DataSet, Example
+from meq.data import DataSet, Example, features
 from meq.data.metrics import ACCURACY
 from meq.models.base import FusionModel
 from meq.objectives import JacobianRange, Objective, ResidualCorrection
@@ -27,7 +27,13 @@ def small_data(train: int = 48, dtype: torch.dtype = torch.float32, *, complete:
         for name, count in (("train", train), ("dev", 17), ("test", 9))
     }
     return DataSet(
-        name="small", splits=splits, widths=WIDTHS, labels=("no", "yes"), head="classes", metric=ACCURACY, facts={}
+        name="small",
+        splits=splits,
+        modalities={name: features(width) for name, width in WIDTHS.items()},
+        labels=("no", "yes"),
+        head="classes",
+        metric=ACCURACY,
+        facts={},
     )
 
 
@@ -37,10 +43,10 @@ def _example(name: str, row: int, generator: torch.Generator, dtype: torch.dtype
 
     image, text = draw(3, 5), draw(2 + row % 3, 4)
     target = torch.tensor(int(image.mean() > text.mean()))
-    features = {"image": image, "text": text}
+    content = {"image": image, "text": text}
     if row % 7 == 3:
-        del features["text"]
-    return Example(id=name, features=features, target=target)
+        del content["text"]
+    return Example(id=name, content=content, target=target)
 
 
 def small_model(dtype: torch.dtype = torch.float32, **options: Any) -> FusionModel:

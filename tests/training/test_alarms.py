@@ -133,7 +133,7 @@ def test_a_run_whose_residual_grows_raises_divergence(tmp_path: Path) -> None:
 
 def test_a_model_whose_iteration_explodes_raises_divergence() -> None:
     data = small_data()
-    batch = collate([example for example in data.splits["dev"] if "text" in example.features], data.widths)
+    batch = collate([example for example in data.splits["dev"] if "text" in example.content], data.widths)
     vitals = take_vitals(exploding(), batch, 0, radius_samples=2)
     assert vitals is not None
     assert vitals.diverged > 0

@@ -3,23 +3,44 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import torch
 from torch import Tensor
 
+from meq.data.content import Content, fingerprint_of
 from meq.data.metrics import Metric
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Example:
-    """One sample: features per modality, tokens (N W) or a vector (W); a modality it lacks is left out."""
+    """One sample: what each modality holds; a modality it lacks is left out."""
 
     id: str
-    features: Mapping[str, Tensor]
-    target: Tensor
+    content: Mapping[str, Content]
+    target: Tensor | None
+    """None where the split has no labels."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What is known of it besides: the kind of question, the mask of the object, the picture's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Modality:
+    """What a modality's content is: pictures, regions and texts are encoded before a model sees them."""
+
+    kind: Literal["features", "image", "regions", "text"] = "features"
+    width: int | None = None
+    """Numbers per token, for features."""
+
+
+IMAGE, REGIONS, TEXT = Modality(kind="image"), Modality(kind="regions"), Modality(kind="text")
+
+
+def features(width: int) -> Modality:
+    """Numbers that are ready for a model: tokens (N W) or one vector (W)."""
+    return Modality(kind="features", width=width)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -44,57 +65,126 @@ class Batch:
 
 
 Split = Sequence[Example]
+"""A list, or `Rows`."""
+
+Row = TypeVar("Row")
+
+
+class Rows(Sequence[Example], Generic[Row]):
+    """Examples that are made when they are asked for, from rows that are small to keep."""
+
+    def __init__(self, rows: Sequence[Row], make: Callable[[Row], Example]) -> None:
+        self.rows, self.make = rows, make
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, place: int) -> Example: ...
+    @overload
+    def __getitem__(self, place: slice) -> Rows[Row]: ...
+    def __getitem__(self, place: int | slice) -> Example | Rows[Row]:
+        return Rows(self.rows[place], self.make) if isinstance(place, slice) else self.make(self.rows[place])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DataSet:
-    """Named splits and what a model and an objective need to know about them."""
+    """Named splits and what a model and an objective need to know about them.
+
+    Training reads `train`, chooses on `dev` and reports on `test` where there is one; further splits keep the names
+    their makers gave them.
+    """
 
     name: str
     splits: Mapping[str, Split]
-    widths: Mapping[str, int]
+    modalities: Mapping[str, Modality]
     labels: Sequence[str]
     head: str
     metric: Metric
+    also: Sequence[Metric] = ()
+    """Further metrics that are reported, never selected by."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """How it was made; part of the fingerprint's meaning, and of every record."""
+    """How it was made, options and choices; part of every record."""
+
+    @property
+    def widths(self) -> dict[str, int]:
+        """Numbers per token of every modality; an error while something has still to be encoded."""
+        raw = [name for name, modality in self.modalities.items() if modality.width is None]
+        if raw:
+            kinds = ", ".join(f"{name!r} ({self.modalities[name].kind})" for name in raw)
+            raise ValueError(f"{self.name}: {kinds} must be encoded before a model can read it: meq.encoders.encode")
+        return {name: modality.width for name, modality in self.modalities.items() if modality.width is not None}
 
     def fingerprint(self) -> str:
-        """A hash of every example's id, features and target, split by split."""
+        """A hash of every example's id, content and target, split by split."""
         digest = hashlib.sha256()
         for name, split in self.splits.items():
             digest.update(f"{name}:{len(split)};".encode())
             for example in split:
-                digest.update(example.id.encode())
-                for modality, x in (*sorted(example.features.items()), ("", example.target)):
-                    digest.update(f"{modality}{tuple(x.shape)}{x.dtype}".encode())
-                    digest.update(x.contiguous().numpy().tobytes())
+                digest.update(f"{len(example.id)}:{example.id}".encode())
+                for modality, content in sorted(example.content.items()):
+                    digest.update(f"{modality}:".encode() + fingerprint_of(content))
+                digest.update(b"unlabelled" if example.target is None else fingerprint_of(example.target))
         return digest.hexdigest()
 
 
 def collate(examples: Sequence[Example], widths: Mapping[str, int]) -> Batch:
-    """Pad and stack. A modality that nobody in the batch has stays out; a mask is made only where one is needed."""
+    """Pad and stack. A modality that nobody in the batch has stays out; a mask is made only where one is needed.
+
+    Features per choice become (B A N W), with masks (B A N).
+    """
     features: dict[str, Tensor] = {}
     masks: dict[str, Tensor] = {}
     for name, width in widths.items():
-        rows = [_tokens(example, name, width) for example in examples]
-        longest = max(len(row) for row in rows)
-        if longest == 0:
+        padded = _pad(name, examples, width)
+        if padded is None:
             continue
-        features[name] = torch.stack([torch.nn.functional.pad(row, (0, 0, 0, longest - len(row))) for row in rows])
-        if any(len(row) < longest for row in rows):
-            lengths = torch.tensor([len(row) for row in rows])
-            masks[name] = torch.arange(longest) < lengths[:, None]
-    target = torch.stack([example.target for example in examples])
+        features[name], real = padded
+        if not bool(real.all()):
+            masks[name] = real
+    target = torch.stack([_target(example) for example in examples])
     return Batch(ids=[example.id for example in examples], features=features, masks=masks, target=target)
 
 
-def _tokens(example: Example, name: str, width: int) -> Tensor:
-    x = example.features.get(name)
-    if x is None:
-        return torch.zeros(0, width)
+def _pad(name: str, examples: Sequence[Example], width: int) -> tuple[Tensor, Tensor] | None:
+    """One modality of a batch, and which of its tokens are real; None if nobody has any."""
+    choices = _choices(name, examples)
+    rows = [row for example in examples for row in _tokens(example, name, width, choices or 1)]
+    longest = max(len(row) for row in rows)
+    if longest == 0:
+        return None
+    x = torch.stack([torch.nn.functional.pad(row, (0, 0, 0, longest - len(row))) for row in rows])
+    real = torch.arange(longest) < torch.tensor([len(row) for row in rows])[:, None]
+    return (x, real) if choices is None else (x.unflatten(0, (-1, choices)), real.unflatten(0, (-1, choices)))
+
+
+def _choices(name: str, examples: Sequence[Example]) -> int | None:
+    """How many choices the examples offer in this modality; None where it is not a choice."""
+    counts = {len(x) for example in examples if isinstance(x := example.content.get(name), tuple)}
+    if len(counts) > 1:
+        raise ValueError(f"{name!r}: the examples of a batch offer different numbers of choices: {sorted(counts)}")
+    return counts.pop() if counts else None
+
+
+def _tokens(example: Example, name: str, width: int, count: int) -> list[Tensor]:
+    """The example's features, one (N W) per choice; empty ones where it lacks the modality."""
+    content = example.content.get(name)
+    if content is None:
+        return [torch.zeros(0, width)] * count
+    return [_as_tokens(x, name, width, example) for x in (content if isinstance(content, tuple) else (content,))]
+
+
+def _as_tokens(x: Any, name: str, width: int, example: Example) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise ValueError(f"example {example.id!r}: {name!r} is a {type(x).__name__}; encode it first")
     if x.shape[-1] != width or x.ndim > 2:
         raise ValueError(
             f"example {example.id!r}: {name!r} has shape {tuple(x.shape)}, expected (N, {width}) or ({width},)"
         )
     return x[None] if x.ndim == 1 else x
+
+
+def _target(example: Example) -> Tensor:
+    if example.target is None:
+        raise ValueError(f"example {example.id!r} has no label: its split can be predicted, not trained or scored on")
+    return example.target

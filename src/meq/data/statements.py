@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from meq.core.options import checked_options
-from meq.data.contract import DataSet, Example
+from meq.data.contract import DataSet, Example, features
 from meq.data.metrics import ACCURACY
 
 COLOURS = ("red", "green", "blue", "yellow")
@@ -34,7 +34,7 @@ def statements(*, train: int = 4000, dev: int = 1000, test: int = 1000, seed: in
     return DataSet(
         name="statements",
         splits=splits,
-        widths={"image": IMAGE_WIDTH, "text": len(WORDS) + TEXT_LENGTH},
+        modalities={"image": features(IMAGE_WIDTH), "text": features(len(WORDS) + TEXT_LENGTH)},
         labels=("false", "true"),
         head="classes",
         metric=ACCURACY,
@@ -50,7 +50,7 @@ def _example(name: str, stream: int, row: int) -> Example:
     words = ["there", "is", "a", COLOURS[colour], SHAPES[shape] if binding else "thing"]
     return Example(
         id=name,
-        features={"image": _picture(objects, generator), "text": _sentence(words)},
+        content={"image": _picture(objects, generator), "text": _sentence(words)},
         target=torch.tensor(int(truth)),
     )
 

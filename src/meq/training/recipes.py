@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from meq import models
 from meq.core.options import nearest
 from meq.data.contract import DataSet
-from meq.data.statements import statements
+from meq.data.registry import DATA_SETS
 from meq.models.base import FusionModel
 from meq.objectives import JacobianRange, Objective, ResidualCorrection
 from meq.training.config import TrainConfig
 from meq.training.fit import Training
 from meq.training.seeds import seed_everything
-
-DATA_SETS: Mapping[str, Callable[..., DataSet]] = {"statements": statements}
 
 ARMS: Mapping[str, tuple[Callable[..., FusionModel], dict[str, Any]]] = {
     "meq": (models.MutualEquilibrium, {}),
@@ -34,7 +34,7 @@ ARMS: Mapping[str, tuple[Callable[..., FusionModel], dict[str, Any]]] = {
 def make_data(name: str) -> DataSet:
     if name not in DATA_SETS:
         raise ValueError(f"there is no data set {name!r}: {nearest(name, DATA_SETS)}")
-    return DATA_SETS[name]()
+    return DATA_SETS[name].read()
 
 
 def make_model(arm: str, data: DataSet, shape: Mapping[str, Any]) -> FusionModel:
@@ -74,6 +74,6 @@ def train_by_name(
 def _longest(data: DataSet) -> dict[str, int]:
     examples = [example for split in data.splits.values() for example in split]
     return {
-        name: max(len(example.features[name]) for example in examples if name in example.features)
+        name: max(len(x) for example in examples if isinstance(x := example.content.get(name), Tensor))
         for name in data.widths
     }

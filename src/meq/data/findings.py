@@ -1,0 +1,65 @@
+"""What reading a data set brings up: bad lines, missing files, broken pictures, each with its place."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from meq.core.options import nearest
+
+OnBad = Literal["raise", "skip"]
+
+
+class DataError(ValueError):
+    """Something in the data is wrong; the message says what, where, and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that is wrong, and where."""
+
+    kind: str
+    """What findings are counted by: a short phrase such as "missing picture"."""
+    message: str
+    file: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        place = self.file if self.line is None else f"{self.file}, line {self.line}"
+        return f"{place}: {self.message}"
+
+
+@dataclass
+class Findings:
+    """The first finding is an error, or, where skipping was asked for, all of them are counted.
+
+    A reader reports what it cannot use and goes on without it: whether that is possible is decided here.
+    """
+
+    on_bad: OnBad = "raise"
+    kept: list[Finding] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    absent: list[str] = field(default_factory=list)
+    """Parts of the data set that are not there, which is no fault: a split nobody has, a set without pictures."""
+    keep_at_most: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.on_bad not in ("raise", "skip"):
+            raise ValueError(f"on_bad has no mode {self.on_bad!r}: {nearest(self.on_bad, ['raise', 'skip'])}")
+
+    def report(self, kind: str, message: str, *, file: Path | str, line: int | None = None) -> None:
+        finding = Finding(kind=kind, message=message, file=str(file), line=line)
+        if self.on_bad == "raise":
+            raise DataError(f"{finding} (skip such rows with on_bad='skip', or --skip-bad)")
+        self.counts[kind] += 1
+        if len(self.kept) < self.keep_at_most:
+            self.kept.append(finding)
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.kept)
+
+    def __len__(self) -> int:
+        return sum(self.counts.values())
