@@ -36,7 +36,7 @@ def test_a_large_rotation_is_measured_by_arnoldi(monkeypatch: pytest.MonkeyPatch
     """The pair of largest modulus is complex, 400 entries are too many for the dense path, and nothing is symmetric."""
     problem = known(plane_rotations(200, angle=1.3, radius=0.95), {"a": (20, 10), "b": (200,)}, batch=2)
     monkeypatch.setattr(np.linalg, "eigvals", None)  # the dense path would fail
-    radius = meq.spectral_radius(problem.operator, solved(problem.operator, problem.inputs))
+    radius = meq.spectral_radius(problem.operator, solved(problem.operator, problem.inputs), tol=1e-8)
     torch.testing.assert_close(radius, torch.full((2,), 0.95, dtype=torch.float64))
 
 
@@ -44,7 +44,7 @@ def test_a_pair_of_opposite_signs_is_no_trouble() -> None:
     moduli = torch.cat([torch.tensor([0.9, -0.9]), torch.linspace(0.7, -0.7, 98)]).double()
     basis = torch.randn(100, 100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     problem = known(basis @ moduli.diag() @ torch.linalg.inv(basis), {"a": (100,)}, batch=1)
-    radius = meq.spectral_radius(problem.operator, solved(problem.operator, problem.inputs))
+    radius = meq.spectral_radius(problem.operator, solved(problem.operator, problem.inputs), tol=1e-8)
     torch.testing.assert_close(radius, torch.tensor([0.9], dtype=torch.float64), rtol=1e-6, atol=0)
 
 
@@ -52,13 +52,13 @@ def test_arnoldi_and_the_dense_jacobian_agree(monkeypatch: pytest.MonkeyPatch) -
     operator, inputs = CoupledAttention(), attention_inputs()
     solution = solved(operator, inputs, steps=100, tol=1e-9)
     dense = meq.spectral_radius(operator, solution)
-    monkeypatch.setattr(spectrum, "DENSE_LIMIT", 4)
+    monkeypatch.setattr(spectrum, "SMALL", 4)
     torch.testing.assert_close(meq.spectral_radius(operator, solution), dense)
 
 
 @pytest.mark.parametrize("limit", [4, 64])
 def test_padded_tokens_do_not_count(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spectrum, "DENSE_LIMIT", limit)
+    monkeypatch.setattr(spectrum, "SMALL", limit)
     operator, bare = CoupledAttention(), attention_inputs()
     padded = {name: torch.cat([x, 5 * torch.ones(3, 3, 4, dtype=x.dtype)], dim=1) for name, x in bare.items()}
     masks = {name: torch.arange(x.shape[1] + 3).expand(3, -1) < x.shape[1] for name, x in bare.items()}
@@ -83,7 +83,7 @@ def test_every_sample_of_a_nonlinear_map_has_its_own_radius() -> None:
 def test_lower_precision_gives_the_radius_it_can(
     dtype: torch.dtype, accuracy: float, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spectrum, "DENSE_LIMIT", limit)
+    monkeypatch.setattr(spectrum, "SMALL", limit)
     exact = meq.spectral_radius(CoupledAttention(), solved(CoupledAttention(), attention_inputs(), steps=50))
     operator, inputs = CoupledAttention(dtype=dtype), attention_inputs(dtype=dtype)
     radius = meq.spectral_radius(operator, solved(operator, inputs, steps=50))
@@ -99,7 +99,7 @@ def test_a_sample_without_any_real_token_has_no_radius() -> None:
 
 
 def test_a_map_that_ignores_its_state_has_radius_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spectrum, "DENSE_LIMIT", 4)
+    monkeypatch.setattr(spectrum, "SMALL", 4)
     operator = Affine(torch.zeros(20, 20, dtype=torch.float64), {"image": (3, 4), "text": (2, 4)})
     radius = meq.spectral_radius(operator, solved(operator, contraction().inputs))
     assert radius.tolist() == [0, 0, 0]

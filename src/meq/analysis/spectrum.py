@@ -4,94 +4,152 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from meq.core.operator import Operator, evaluate
+from meq.analysis.linear import RESTARTS, SMALL, Matrix, largest_singular_value, one_sample
+from meq.analysis.tables import spread, text_table
 from meq.core.options import checked_options
 from meq.core.solution import Solution
-from meq.core.state import per_sample, take_rows
 
-DENSE_LIMIT = 64
-"""Up to this many state entries the Jacobian is formed: Arnoldi needs room, and nothing is saved below it."""
 FALLBACK_LIMIT = 1024
 """Up to this many it is formed where Arnoldi fails, as it does on a large rotation, whose moduli are all the same."""
-RESTARTS = 100
-"""Arnoldi's budget: about twenty products with the Jacobian each."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Spectrum:
+    """The eigenvalue of largest modulus per sample, and the operator norm, which is something else."""
+
+    radius: Float[Tensor, " B"]
+    """max |lambda(J)|; NaN where it was not found or a sample has no real token."""
+    eigenvalue: Complex[Tensor, " B"]
+    residual: Float[Tensor, " B"]
+    """|J^T v - lambda v| for the unit eigenvector v."""
+    operator_norm: Float[Tensor, " B"]
+    """|J|, the largest singular value: at least the radius, and no statement about convergence when above 1. NaN
+    where it was not asked for."""
+    products: Int[Tensor, " B"]
+    """What the eigenpair cost, in products with J."""
+    norm_products: Int[Tensor, " B"]
+    damping: float
+
+    def __str__(self) -> str:
+        of = "undamped map" if self.damping == 1 else f"map damped by {self.damping:g}"
+        rows = [
+            ["spectral radius", spread(self.radius)],
+            ["eigenpair residual", spread(self.residual)],
+            ["operator norm (not the radius)", spread(self.operator_norm)],
+            ["products for the radius", f"{self.products.max().item()} at most"],
+            ["products for the norm", f"{self.norm_products.max().item()} at most"],
+        ]
+        return text_table([of, "median [min, max]"], rows)
 
 
 @checked_options
-def spectral_radius(operator: Operator, solution: Solution, *, tol: float = 1e-6) -> Float[Tensor, " B"]:
-    """max |lambda(J)| per sample, J = dT/dz of the undamped map at the read state, over the real tokens.
+def leading_eigenvalue(
+    operator: Any,
+    solution: Solution,
+    *,
+    damping: float = 1.0,
+    tol: float = 1e-3,
+    norms: bool = True,
+    exact: bool = False,
+) -> Spectrum:
+    """The largest eigenvalue of (1 - d) I + d J per sample, d the damping, J = dT/dz at the read state.
 
-    By Arnoldi, so complex and +- pairs, the normal case for coupled states, come out right. A Rayleigh quotient would
-    say 0 for a rotation. `tol` is the relative accuracy asked of the eigenvalue. NaN for a sample without real tokens,
-    and, with a warning, where the eigenvalues are too crowded to be told apart.
+    By Arnoldi (ARPACK) on J^T, which has J's eigenvalues. `tol` is the accuracy asked of the eigenpair, relative
+    to the eigenvalue, which is itself far more accurate; `exact` forms the matrix instead.
     """
-    rows = torch.arange(len(solution.steps), device=solution.steps.device).split(1)
-    radii = [_largest_modulus(_TransposedJacobian(operator, solution, row), tol) for row in rows]
-    for sample in [k for k, radius in enumerate(radii) if radius is None]:
+    if not damping > 0:
+        raise ValueError(f"damping must be positive (1 is the undamped map), got {damping}")
+    found = [
+        _measure(Matrix.of(operator, one_sample(solution, row), damping=damping), tol, norms=norms, exact=exact)
+        for row in range(len(solution.steps))
+    ]
+    for sample in [row for row, (pair, *_) in enumerate(found) if pair is NOT_FOUND]:
         warnings.warn(
             f"the spectral radius of sample {sample} was not found in {RESTARTS} restarts of Arnoldi, because its "
             "largest eigenvalues are too close in modulus: it is reported as NaN; a larger tol may find it",
             RuntimeWarning,
             stacklevel=3,
         )
-    radii = [math.nan if radius is None else radius for radius in radii]
-    return torch.tensor(radii, dtype=next(iter(solution.state.values())).dtype, device=solution.steps.device)
+    return Spectrum(
+        radius=torch.tensor([abs(pair.value) for pair, *_ in found], dtype=torch.float64),
+        eigenvalue=torch.tensor([pair.value for pair, *_ in found], dtype=torch.complex128),
+        residual=torch.tensor([pair.residual for pair, *_ in found], dtype=torch.float64),
+        operator_norm=torch.tensor([size for _, size, _ in found], dtype=torch.float64),
+        products=torch.tensor([counts[0] for *_, counts in found]),
+        norm_products=torch.tensor([counts[1] for *_, counts in found]),
+        damping=damping,
+    )
 
 
-class _TransposedJacobian:
-    """v -> J^T v of one sample on its real entries. J^T has J's eigenvalues, and one graph serves every product."""
+@checked_options
+def spectral_radius(operator: Any, solution: Solution, *, tol: float = 1e-3) -> Float[Tensor, " B"]:
+    """max |lambda(J)| per sample, J = dT/dz of the undamped map at the read state, over the real tokens.
 
-    def __init__(self, operator: Operator, solution: Solution, row: Int[Tensor, " 1"]) -> None:
-        state = take_rows(solution.state, row)
-        masks = take_rows(dict(solution.masks), row)
-        self.state = {name: z.detach().requires_grad_() for name, z in state.items()}
-        with torch.enable_grad():
-            self.image = evaluate(operator, self.state, take_rows(solution.inputs, row))
-        self.real = {
-            name: per_sample(masks[name], z).expand_as(z) if name in masks else torch.ones_like(z, dtype=torch.bool)
-            for name, z in state.items()
-        }
-        self.size = sum(int(real.sum()) for real in self.real.values())
-
-    def __call__(self, flat: np.ndarray) -> np.ndarray:
-        pieces = torch.from_numpy(np.ascontiguousarray(flat.ravel())).split([int(r.sum()) for r in self.real.values()])
-        vector = [
-            torch.zeros_like(z).masked_scatter_(self.real[name], piece.to(z))
-            for (name, z), piece in zip(self.state.items(), pieces, strict=True)
-        ]
-        image = [self.image[name] for name in self.state]
-        pulled = torch.autograd.grad(
-            image, list(self.state.values()), vector, retain_graph=True, materialize_grads=True
-        )
-        flat_parts = [x[real] for x, real in zip(pulled, self.real.values(), strict=True)]
-        return torch.cat(flat_parts).double().cpu().numpy()
+    By Arnoldi, so complex and +- pairs, the normal case for coupled states, come out right. A Rayleigh quotient would
+    say 0 for a rotation. `tol` is as for `leading_eigenvalue`. NaN for a sample without real tokens,
+    and, with a warning, where the eigenvalues are too crowded to be told apart.
+    """
+    radius = leading_eigenvalue(operator, solution, tol=tol, norms=False).radius
+    return radius.to(next(iter(solution.state.values())))
 
 
-def _largest_modulus(product: _TransposedJacobian, tol: float) -> float | None:
-    """The modulus of the largest eigenvalue, or None if it was not found."""
+@dataclass(frozen=True)
+class _Pair:
+    value: complex
+    residual: float
+
+
+NOT_FOUND = _Pair(complex(math.nan, 0), math.nan)
+NO_MAP = _Pair(complex(math.nan, 0), math.nan)
+
+
+def _measure(matrix: Matrix, tol: float, *, norms: bool, exact: bool) -> tuple[_Pair, float, tuple[int, int]]:
+    """The eigenpair, the operator norm, and the products that they cost."""
+    if matrix.rows.size == 0:
+        return NO_MAP, math.nan, (0, 0)  # a sample without any real token has no map
+    if exact or matrix.rows.size <= SMALL:
+        dense = matrix.dense()
+        return _dense_pair(dense), float(np.linalg.norm(dense, 2)), (matrix.products, 0)
+    pair = _arnoldi_pair(matrix, tol)
+    cost, size = matrix.products, math.nan
+    if norms:
+        size, _ = largest_singular_value(matrix.push, matrix.pull, matrix.rows.size, tol=tol)
+    return pair, size, (cost, matrix.products - cost)
+
+
+def _arnoldi_pair(matrix: Matrix, tol: float) -> _Pair:
     from scipy.sparse.linalg import ArpackError, LinearOperator, eigs  # on use: importing meq stays light
 
-    if product.size == 0:
-        return math.nan  # a sample without any real token has no map
-    if product.size <= DENSE_LIMIT:
-        return _dense_modulus(product)
-    start = np.random.default_rng(0).standard_normal(product.size)  # ARPACK would draw from global state
-    if not product(start).any():
-        return 0.0  # a map that ignores its state, of which ARPACK would make an error
-    linear = LinearOperator((product.size, product.size), matvec=product, dtype=np.float64)
+    size = matrix.rows.size
+    start = np.random.default_rng(0).standard_normal(size)  # ARPACK would draw from global state
+    if not matrix.pull(start).any():
+        return _Pair(0j, 0.0)  # a map that ignores its state, of which ARPACK would make an error
+    linear = LinearOperator((size, size), matvec=matrix.pull, dtype=np.float64)
     try:
-        found = eigs(linear, k=1, which="LM", v0=start, tol=tol, maxiter=RESTARTS, return_eigenvectors=False)
+        values, vectors = eigs(linear, k=1, which="LM", v0=start, tol=tol, maxiter=RESTARTS)
     except ArpackError:
-        return _dense_modulus(product) if product.size <= FALLBACK_LIMIT else None
-    return float(np.abs(found).max())
+        if size <= FALLBACK_LIMIT:
+            return _dense_pair(matrix.dense())
+        return NOT_FOUND
+    return _checked_pair(matrix, complex(values[0]), vectors[:, 0])
 
 
-def _dense_modulus(product: _TransposedJacobian) -> float:
-    dense = np.stack([product(column) for column in np.eye(product.size)], axis=1)
-    return float(np.abs(np.linalg.eigvals(dense)).max())
+def _checked_pair(matrix: Matrix, value: complex, vector: np.ndarray) -> _Pair:
+    """The pair with its own residual, from products with the eigenvector's real and imaginary part."""
+    image = matrix.pull(vector.real.copy()) + 1j * matrix.pull(vector.imag.copy())
+    return _Pair(value, float(np.linalg.norm(image - value * vector) / np.linalg.norm(vector)))
+
+
+def _dense_pair(dense: np.ndarray) -> _Pair:
+    values, vectors = np.linalg.eig(dense.T)
+    largest = int(np.abs(values).argmax())
+    value, vector = complex(values[largest]), vectors[:, largest]
+    return _Pair(value, float(np.linalg.norm(dense.T @ vector - value * vector)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -19,6 +21,15 @@ def attend(
     q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key, value))
     mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=None if mask is None else mask[:, None, None, :])
     return mixed.transpose(1, 2).flatten(2)
+
+
+def attention_weights(
+    query: Float[Tensor, "B N D"], key: Float[Tensor, "B M D"], *, heads: int, mask: Bool[Tensor, "B M"] | None = None
+) -> Float[Tensor, "B H N M"]:
+    """softmax(q k^T / sqrt(D / heads)): what `attend` mixes by, for looking at; hidden keys get exactly 0."""
+    q, k = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (query, key))
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    return (scores if mask is None else scores.masked_fill(~mask[:, None, None, :], -math.inf)).softmax(-1)
 
 
 def check_heads(dim: int, heads: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -69,6 +69,8 @@ class Solution:
     """The states asked for, by step; a sample that stopped earlier repeats the state it stopped at."""
     adjoint: Adjoint | None = None
     operator: Any = field(default=None, repr=False)
+    solver: Any = field(default=None, repr=False)
+    """How the steps were taken: what the read state depends on and an equilibrium does not."""
 
     @property
     def stop(self) -> list[Stop]:
@@ -86,7 +88,7 @@ class Solution:
     def detach(self) -> Solution:
         """The same solution without its graph, for keeping, copying or saving."""
         trajectory = self.trajectory and {k: detach(state) for k, state in self.trajectory.items()}
-        return replace(self, state=detach(self.state), trajectory=trajectory)
+        return replace(self, state=detach(self.state), trajectory=trajectory, solver=_without_graph(self.solver))
 
     def __str__(self) -> str:
         counts = Counter(stop.name.lower() for stop in self.stop)
@@ -109,6 +111,13 @@ def relative(gap: Tensor, size: Tensor, mask: Tensor | None) -> Tensor:
     """gap / size with 0 / 0 = 0; both `... B`. NaN marks samples that lack the modality altogether."""
     ratio = torch.where(gap == 0, 0, gap / size)
     return ratio if mask is None else torch.where(mask.flatten(1).any(1) if mask.ndim > 1 else mask, ratio, torch.nan)
+
+
+def _without_graph(solver: Any) -> Any:
+    """A solver with a learned step holds a tensor of somebody's graph."""
+    fields = vars(solver).items() if is_dataclass(solver) else ()
+    learned = {name: value.detach() for name, value in fields if isinstance(value, Tensor)}
+    return replace(solver, **learned) if learned else solver
 
 
 def _last_row(rows: Float[Tensor, "K B"]) -> Float[Tensor, " B"]:

@@ -53,6 +53,7 @@ def solve(
         trajectory=kept,
         adjoint=trace.adjoint,
         operator=operator,
+        solver=solver,
     )
 
 

@@ -9,9 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from meq.core.options import nearest
+from meq.data.cod10k import cod10k
 from meq.data.contract import DataSet
+from meq.data.easy_vqa import easy_vqa
 from meq.data.findings import DataError, Findings
+from meq.data.hateful_memes import hateful_memes
+from meq.data.mosei import mosei
+from meq.data.scenes import scenes
+from meq.data.snli_ve import snli_ve
 from meq.data.statements import statements
+from meq.data.vcr import vcr
+from meq.data.vqa_v2 import vqa_v2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +39,23 @@ class Entry:
 
 
 DATA_SETS: Mapping[str, Entry] = {
+    "scenes": Entry(
+        read=scenes,
+        summary="pictures of shapes, partly covered, and statements: true, false or open",
+        metric="accuracy",
+        embedded=True,
+    ),
     "statements": Entry(
         read=statements, summary="grids of shapes and statements, already features", metric="accuracy", embedded=True
+    ),
+    "snli-ve": Entry(read=snli_ve, summary="SNLI-VE: does the picture entail the sentence?", metric="accuracy"),
+    "hateful-memes": Entry(read=hateful_memes, summary="Hateful Memes: picture and text together", metric="auroc"),
+    "vqa-v2": Entry(read=vqa_v2, summary="VQA v2: questions about pictures", metric="soft accuracy"),
+    "vcr": Entry(read=vcr, summary="VCR: which of four answers, or of four rationales?", metric="accuracy"),
+    "mosei": Entry(read=mosei, summary="CMU-MOSEI: sentiment from video, audio and words", metric="Acc-7"),
+    "cod10k": Entry(read=cod10k, summary="COD10K: is this animal hidden in the picture?", metric="accuracy"),
+    "easy-vqa": Entry(
+        read=easy_vqa, summary="questions about a coloured shape (pip)", metric="accuracy", embedded=True
     ),
 }
 

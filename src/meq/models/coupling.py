@@ -75,6 +75,10 @@ class Coupling(PreparedOperator):
             if side.gate is not None
         }
 
+    def attention(self, state: State, inputs: Context) -> dict[str, dict[str, Tensor]]:
+        _, slots = self._project(state)
+        return {name: side.attention(slots, inputs) for name, side in self.sides.items()}
+
     def _project(self, state: State) -> tuple[State, dict[str, dict[str, Tensor]]]:
         """One LayerNorm and one matrix product per state serve all that reads it, here and on the other sides."""
         normed = {name: self.sides[name].norm(z) for name, z in state.items()}

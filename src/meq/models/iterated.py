@@ -35,9 +35,25 @@ class PreparedOperator(Operator):
     def state_masks(self, masks: TokenMasks) -> dict[str, Tensor]:
         """The features' masks in the shape of the states."""
 
+    def sources(self, inputs: Context) -> State:
+        """The injections f(x): what the modalities bring into the iteration."""
+        return dict(inputs["injection"])
+
+    def with_sources(self, inputs: Context, sources: State) -> Context:
+        """The same context with other injections."""
+        return {**inputs, "injection": {**inputs["injection"], **sources}}
+
     @abstractmethod
     def openness(self, state: State, inputs: Context) -> State:
         """The gates' values at a state; empty without gates."""
+
+    @abstractmethod
+    def attention(self, state: State, inputs: Context) -> dict[str, dict[str, Tensor]]:
+        """[a][b]: how a's tokens read b's at a state (B H N_a N_b), S's part weighed alpha and M's 1 - alpha.
+
+        Over all b a row sums to one, and to S's share alone where a sample has nobody else to read. An error for
+        mixers other than attention.
+        """
 
 
 class Iterated(FusionModel):

@@ -50,6 +50,13 @@ class JointCoupling(PreparedOperator):
         joint = {JOINT: self.join(state)}
         return self.split(self.side.openness(joint, *self._project(joint), inputs), inputs)
 
+    def attention(self, state: State, inputs: Context) -> dict[str, dict[str, Tensor]]:
+        _, slots = self._project({JOINT: self.join(state)})
+        weights = self.side.attention(slots, inputs)[JOINT]
+        names, sizes = list(state), [z.shape[1] for z in state.values()]
+        rows = zip(names, weights.split(sizes, dim=2), strict=True)
+        return {name: dict(zip(names, row.split(sizes, dim=3), strict=True)) for name, row in rows}
+
     @abstractmethod
     def enter(self, features: Features, masks: TokenMasks) -> Tensor:
         """f of all the modalities."""

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from meq.blocks.attention import attend, check_heads
+from meq.blocks.attention import attend, attention_weights, check_heads
 from meq.blocks.gate import SoftGate
 from meq.blocks.gmlp import SpatialMixer
 from meq.blocks.inject import Injection, PooledInjection
@@ -65,6 +65,8 @@ class Side(nn.Module):
 
     slots: tuple[str, ...]
     dropout_sites: tuple[str, ...] = ()
+    mixing: str
+    """What stands in the way of showing attention weights, in words."""
 
     def __init__(self, name: str, design: Design, slots: Sequence[str], inject: nn.Module) -> None:
         super().__init__()
@@ -94,6 +96,13 @@ class Side(nn.Module):
     def propose(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
         """u, before its norm."""
 
+    def attention(self, slots: Slots, context: dict[str, Any]) -> dict[str, Tensor]:
+        """By modality read: the attention weights (B H N M); see `PreparedOperator.attention`."""
+        raise ValueError(
+            f"{self.name!r} is mixed by {self.mixing}, so there are no attention weights to look at: "
+            "use grad-cam or gradient"
+        )
+
     def enter(self, x: Float[Tensor, "B N W"], mask: Bool[Tensor, "B N"] | None) -> Tensor:
         """f(x)"""
         return self.inject(x)
@@ -108,6 +117,7 @@ class Side(nn.Module):
 class AttentionSide(Side):
     """S is self-attention, M cross-attention over the tokens of all the others; both with a feed-forward behind."""
 
+    mixing = "parts of your own"
     own_slots: tuple[str, ...] = ("own_query", "own_key", "own_value")
     cross_slots: tuple[str, ...] = ("cross_query", "shown_key", "shown_value")
 
@@ -168,10 +178,33 @@ class AttentionSide(Side):
         keep = context["keep"].get(self.name, {})
         return self.cross_feed(z + _kept(term, keep.get("cross_attention")), keep.get("cross_feed"))
 
+    def attention(self, slots: Slots, context: dict[str, Any]) -> dict[str, Tensor]:
+        if self.own_part is not None or self.cross_part is not None:
+            return super().attention(slots, context)
+        share = float(self.uses_own) if self.balance is None else torch.sigmoid(self.balance)
+        weights: dict[str, Tensor] = {}
+        if self.uses_own:
+            query, key = slots[self.name]["own_query"], slots[self.name]["own_key"]
+            mask = context["own_keys"][self.name]
+            weights[self.name] = share * attention_weights(query, key, heads=self.heads, mask=mask)
+        if self.uses_cross:
+            weights |= self._cross_attention(slots, context, 1 - share)
+        return weights
+
+    def _cross_attention(self, slots: Slots, context: dict[str, Any], share: Tensor | float) -> dict[str, Tensor]:
+        mask, someone = context["cross_keys"][self.name], context["someone"][self.name]
+        keys = [slots[other]["shown_key"] for other in self.others]
+        query = slots[self.name]["cross_query"]
+        weights = share * attention_weights(query, _concatenated(keys), heads=self.heads, mask=mask)
+        if someone is not None:
+            weights = torch.where(someone[:, None, None, None], weights, 0)
+        return dict(zip(self.others, weights.split([key.shape[1] for key in keys], dim=-1), strict=True))
+
 
 class SpatialSide(AttentionSide):
     """As `AttentionSide`, with a gMLP over the tokens of all states for M."""
 
+    mixing = "a gMLP"
     cross_slots = ()
 
     def build_cross(self, design: Design) -> None:
@@ -191,6 +224,9 @@ class SpatialSide(AttentionSide):
         term = self.spatial(normed, context["masks"])
         return z + _kept(term, context["keep"].get(self.name, {}).get("cross_feed"))
 
+    def attention(self, slots: Slots, context: dict[str, Any]) -> dict[str, Tensor]:
+        return Side.attention(self, slots, context) if self.uses_cross else super().attention(slots, context)
+
     def check(self, lengths: Mapping[str, int]) -> None:
         if self.uses_cross:
             self.spatial.check_length(lengths)
@@ -199,6 +235,7 @@ class SpatialSide(AttentionSide):
 class VectorSide(Side):
     """The vector form: u = MLP([f(x), z, z_others]), one vector per modality; absent others have a learned stand-in."""
 
+    mixing = "an MLP"
     dropout_sites = ("mlp",)
 
     def __init__(self, name: str, width: int, modalities: Sequence[str], design: Design, parts: Parts) -> None:

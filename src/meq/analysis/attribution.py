@@ -1,0 +1,228 @@
+"""What each iteration looks at: Grad-CAM, gradients and attention rollout, per step and per modality."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from meq.analysis.rollout import roll_out
+from meq.analysis.subject import Case, Subject, held_still, open_case, stopped_at
+from meq.analysis.tables import middle, number, text_table
+from meq.core.backward import Checkpointed
+from meq.core.options import checked_options, nearest
+from meq.core.state import State, detach, per_sample
+
+METHODS = {
+    "grad-cam": "ReLU(sum_d w_d z(k)_d) per token of a state, w the mean of d score / d z(k) over its real tokens",
+    "state-gradient": "|d score / d z(k)| per token of a state: what the readout looks at",
+    "gradient": "|d score / d x| per token of the features, through the k steps",
+    "gradient-x-input": "|<d score / d x, x>| per token of the features, through the k steps",
+    "rollout": "the token's share in what attention has gathered in k steps; see meq.analysis.rollout",
+}
+"""The score is one class's logit, read at z(k)."""
+
+TARGETS = {"answer": "the model's own answer, the same at every k", "step": "what is predicted at each k"}
+
+
+@dataclass(frozen=True, eq=False)
+class Attribution:
+    """One map per modality, step and sample. S steps, B samples, N tokens; a vector is one token."""
+
+    method: str
+    steps: tuple[int, ...]
+    maps: dict[str, Float[Tensor, "S B N"]]
+    """Never negative, zero on padding and where `lost`. By state for what is measured at states (which in a tree are
+    those of the root), by modality of the features for what is measured at features."""
+    classes: Int[Tensor, "S B"]
+    """The class whose score was explained; for multiple choice the choice, and the map is that choice's own."""
+    scores: Float[Tensor, "S B"]
+    """Its logit at z(k)."""
+    lost: Bool[Tensor, "S B"]
+    """The sample had diverged by step k, or its map is not finite."""
+
+    def __str__(self) -> str:
+        lost = int(self.lost.any(0).sum())
+        columns = [title for name in self.maps for title in (f"{name} share", "peak")]
+        return "\n".join(
+            [
+                f"{self.method}, {self.classes.shape[1]} samples, {lost or 'none'} lost",
+                text_table(["k", "score", *columns], [self._row(row) for row in range(len(self.steps))]),
+                f"{self.method}: {METHODS[self.method]}.",
+                "Medians. share: of the sample's whole map. peak: of the modality's map, in its largest token.",
+            ]
+        )
+
+    def _row(self, row: int) -> list[str]:
+        kept = ~self.lost[row]
+        maps = {name: each[row, kept] for name, each in self.maps.items()}
+        whole = torch.stack([each.sum(-1) for each in maps.values()]).sum(0)
+        cells = [middle(self.scores[row, kept])]
+        for each in maps.values():
+            cells += [middle(each.sum(-1) / whole), middle(each.amax(-1) / each.sum(-1))]
+        return [str(self.steps[row]), *map(number, cells)]
+
+
+@checked_options
+def attribute(
+    model: Subject,
+    features: Mapping[str, Tensor],
+    masks: Mapping[str, Tensor] | None = None,
+    *,
+    method: str = "grad-cam",
+    steps: Sequence[int] | None = None,
+    target: Int[Tensor, " B"] | str = "answer",
+) -> Attribution:
+    """What a class's score depends on at each of `steps` (0 .. K unless given), by one of METHODS.
+
+    The state z(k) is that of exactly k steps, whatever the model's tolerance, with dropout off. `target` says which
+    class: "answer" (the model's own, so that the maps of all steps are of the same score), "step" (what is predicted at
+    each k), or a class per sample. The model is left as it was, and no gradient is left on anything. Methods through
+    the steps keep one state per step and compute the insides of every step again for each k; into a tree's branches
+    they go by the model's own `backward`.
+    """
+    if method not in METHODS:
+        raise ValueError(f"there is no method {method!r}: {nearest(method, METHODS)}")
+    through = method.startswith("gradient")
+    leaves = {name: x.detach().requires_grad_(through) for name, x in features.items()}
+    with held_still(model), torch.set_grad_enabled(through):
+        case = open_case(model, leaves, masks)
+        chosen = _check_steps(steps, model.steps)
+        scored = _score(case, chosen, target)
+        if through:
+            maps = _input_maps(case, scored, leaves, masks or {}, times_input=method == "gradient-x-input")
+        elif method == "rollout":
+            maps = roll_out(case, chosen)
+        else:
+            maps = _state_maps(case, scored, _cam if method == "grad-cam" else _length)
+    return _close(method, chosen, scored, _of_choice(maps, scored, case.choices))
+
+
+@dataclass(frozen=True, eq=False)
+class _Scored:
+    """States along the walk, the classes asked about, and their scores."""
+
+    states: list[State]
+    classes: Int[Tensor, "S B"]
+    scores: list[Float[Tensor, " B"]]
+    lost: Bool[Tensor, "S B"]
+
+
+def _score(case: Case, steps: tuple[int, ...], target: Tensor | str) -> _Scored:
+    walked = case.walk(max(*steps, 1), trajectory=steps, backward=Checkpointed())
+    assert walked.trajectory is not None
+    states = [walked.trajectory[k] for k in steps]
+    logits = [case.read(state) for state in states]
+    classes = torch.stack([_classes(case, row, target) for row in logits])
+    scores = [row.gather(1, which[:, None])[:, 0] for row, which in zip(logits, classes, strict=True)]
+    stopped = stopped_at(walked)
+    lost = torch.stack([(stopped >= 0) & (stopped < k) for k in steps])
+    if case.choices is not None:
+        lost = lost.unflatten(1, (-1, case.choices)).any(2)
+    return _Scored(states, classes, scores, lost)
+
+
+def _classes(case: Case, logits: Float[Tensor, "B C"], target: Tensor | str) -> Int[Tensor, " B"]:
+    if isinstance(target, str):
+        if target not in TARGETS:
+            raise ValueError(f"there is no target {target!r}: {nearest(target, TARGETS)} Or give a class per sample.")
+        return (case.answer if target == "answer" else logits).detach().argmax(1)
+    target = target.to(logits.device)
+    if target.shape != logits.shape[:1] or bool(((target < 0) | (target >= logits.shape[1])).any()):
+        raise ValueError(
+            f"target must give each of {logits.shape[0]} samples a class from 0 to {logits.shape[1] - 1}, "
+            f"got shape {tuple(target.shape)} and classes {target.unique().tolist()[:8]}"
+        )
+    return target.long()
+
+
+Painter = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(state, gradient, mask) -> one number per token."""
+
+
+def _state_maps(case: Case, scored: _Scored, paint: Painter) -> dict[str, Float[Tensor, "S R N"]]:
+    rows: dict[str, list[Tensor]] = {}
+    for state, classes in zip(scored.states, scored.classes, strict=True):
+        leaves = {name: z.requires_grad_() for name, z in detach(state).items()}
+        with torch.enable_grad():
+            score = case.read(leaves).gather(1, classes[:, None]).sum()
+        for (name, z), gradient in zip(leaves.items(), _gradients(score, leaves), strict=True):
+            z, gradient = _as_tokens(z.detach()), _as_tokens(gradient)
+            real = _token_mask(case.solution.masks.get(name), z)
+            rows.setdefault(name, []).append(paint(z, gradient, real).masked_fill(~real, 0))
+    return {name: torch.stack(each) for name, each in rows.items()}
+
+
+def _cam(z: Float[Tensor, "R N D"], gradient: Float[Tensor, "R N D"], real: Bool[Tensor, "R N"]) -> Tensor:
+    """ReLU(sum_d w_d z_d), w the mean gradient of the real tokens."""
+    total = gradient.masked_fill(~real[..., None], 0).sum(1, keepdim=True)
+    weights = total / real.sum(1).clamp(min=1)[:, None, None]
+    return (weights * z).sum(-1).relu()
+
+
+def _length(z: Tensor, gradient: Float[Tensor, "R N D"], real: Tensor) -> Float[Tensor, "R N"]:
+    return gradient.norm(dim=-1)
+
+
+def _input_maps(
+    case: Case, scored: _Scored, leaves: State, masks: Mapping[str, Tensor], *, times_input: bool
+) -> dict[str, Float[Tensor, "S ..."]]:
+    """S B N, or S B A N for a modality that has its own tokens per choice."""
+    rows: dict[str, list[Tensor]] = {}
+    for score in scored.scores:
+        for (name, x), gradient in zip(leaves.items(), _gradients(score.sum(), leaves), strict=True):
+            x, gradient = _as_tokens(x.detach()), _as_tokens(gradient)
+            row = (x * gradient).sum(-1).abs() if times_input else gradient.norm(dim=-1)
+            rows.setdefault(name, []).append(row.masked_fill(~_token_mask(masks.get(name), x), 0))
+    return {name: torch.stack(each) for name, each in rows.items()}
+
+
+def _gradients(score: Tensor, leaves: State) -> Sequence[Tensor]:
+    """Of the sum over samples, each of which sees only its own rows; parameters get none."""
+    if not score.requires_grad:  # frozen weights and a start that ignores the features
+        return [torch.zeros_like(x) for x in leaves.values()]
+    return torch.autograd.grad(
+        score, list(leaves.values()), retain_graph=True, allow_unused=True, materialize_grads=True
+    )
+
+
+def _of_choice(maps: dict[str, Tensor], scored: _Scored, choices: int | None) -> dict[str, Float[Tensor, "S B N"]]:
+    """For multiple choice, the map of the choice that was asked about; the others' score does not depend on it."""
+    if choices is None:
+        return maps
+    picked = {}
+    for name, each in maps.items():
+        if each.shape[1] != scored.classes.shape[1]:  # states: a row per choice
+            each = each.unflatten(1, (-1, choices))
+        if each.ndim == 4:
+            each = each.take_along_dim(scored.classes[:, :, None, None], dim=2)[:, :, 0]
+        picked[name] = each
+    return picked
+
+
+def _close(method: str, steps: tuple[int, ...], scored: _Scored, maps: dict[str, Tensor]) -> Attribution:
+    scores = torch.stack(scored.scores).detach()
+    finite = torch.stack([torch.isfinite(each).all(-1) for each in maps.values()]).all(0)
+    lost = scored.lost | ~finite | ~torch.isfinite(scores)
+    maps = {name: each.masked_fill(lost[..., None], 0).detach() for name, each in maps.items()}
+    return Attribution(method, steps, maps, scored.classes, scores, lost)
+
+
+def _check_steps(steps: Sequence[int] | None, read: int) -> tuple[int, ...]:
+    chosen = tuple(range(read + 1)) if steps is None else tuple(steps)
+    if not chosen or any(k < 0 for k in chosen):
+        raise ValueError(f"steps must name at least one state, counted from 0, the start; got {list(chosen)}")
+    return chosen
+
+
+def _as_tokens(x: Tensor) -> Tensor:
+    return x[:, None] if x.ndim == 2 else x
+
+
+def _token_mask(mask: Tensor | None, tokens: Tensor) -> Bool[Tensor, ...]:
+    if mask is None:
+        return torch.ones(tokens.shape[:-1], dtype=torch.bool, device=tokens.device)
+    return per_sample(mask, tokens[..., 0]).expand(tokens.shape[:-1])

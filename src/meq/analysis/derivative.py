@@ -1,0 +1,285 @@
+"""Lemma 1: how the equilibrium moves with a parameter or an input, and how the state that was read does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+
+from meq.analysis.jacobian import block_products
+from meq.analysis.linear import Entries, Matrix, one_sample, reachable_tolerance, solve_linear
+from meq.analysis.tables import spread, text_table
+from meq.core.operator import Inputs, evaluate
+from meq.core.options import checked_options, nearest
+from meq.core.solution import Solution
+from meq.core.solve import solve
+from meq.core.state import State, detach, take_rows
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EquilibriumDerivative:
+    """dz/d(.) along one direction, at the equilibrium in two forms and at the read state.
+
+    The two forms take the read state for the equilibrium: `solution.final_residual` says how far it is from one.
+    """
+
+    equilibrium: State
+    """(I - J)^-1 dT/d(.), solved at once."""
+    nested: State | None
+    """The paper's closed form, modality by modality: with R all the others,
+    dz_a = (I - J_aa - J_aR (I - J_RR)^-1 J_Ra)^-1 (dT_a + J_aR (I - J_RR)^-1 dT_R)."""
+    read: State | None
+    """The derivative of the state that was read, through the steps that led to it. It is not a root, so this is what
+    training by backpropagation sees."""
+    residual: Float[Tensor, " B"]
+    """|b - (I - J) x| / |b| of the one-shot solve."""
+    nested_residual: Float[Tensor, " B"]
+    disagreement: Float[Tensor, " B"]
+    """|equilibrium - nested| / |equilibrium|"""
+    read_distance: Float[Tensor, " B"]
+    """|equilibrium - read| / |equilibrium|: what backpropagation through the steps misses of the equilibrium."""
+    products: int
+
+    def __str__(self) -> str:
+        rows = [
+            ["one-shot solve, residual", spread(self.residual)],
+            ["nested solves, residual", spread(self.nested_residual)],
+            ["one-shot against nested", spread(self.disagreement)],
+            ["read state against equilibrium", spread(self.read_distance)],
+        ]
+        return text_table(["derivative of the equilibrium", f"{self.products} products"], rows)
+
+
+@checked_options
+def derive_equilibrium(
+    operator: Any,
+    solution: Solution,
+    *,
+    inputs: Inputs | None = None,
+    parameters: Mapping[str, Tensor] | None = None,
+    nested: bool = True,
+    tol: float | None = None,
+    budget: int = 1000,
+) -> EquilibriumDerivative:
+    """The derivative along a direction: tangents of some of the operator's inputs, of some of its parameters, or both.
+
+    `inputs` has the layout of the solution's inputs, as far as it goes: parts that are left out, or None, stand still.
+    `parameters` maps names of the operator's parameters to tangents. `tol` and `budget` are those of GMRES; unless
+    given, the tolerance is what the dtype allows.
+    """
+    tol = reachable_tolerance(solution.state) if tol is None else tol
+    direction = _Direction(operator, solution, inputs, parameters or {})
+    rows = [_one_row(operator, solution, row, direction, nested, tol, budget) for row in range(len(solution.steps))]
+    return EquilibriumDerivative(
+        equilibrium=_batched([r.equilibrium for r in rows]),
+        nested=_batched([r.nested for r in rows]) if nested else None,
+        read=_batched([r.read for r in rows]) if solution.solver is not None else None,
+        residual=_column(rows, "residual"),
+        nested_residual=_column(rows, "nested_residual"),
+        disagreement=torch.tensor([_distance(r.equilibrium, r.nested) for r in rows], dtype=torch.float64),
+        read_distance=torch.tensor([_distance(r.equilibrium, r.read) for r in rows], dtype=torch.float64),
+        products=sum(r.products for r in rows),
+    )
+
+
+def nested_solve(matrix: Matrix, b: np.ndarray, *, tol: float, budget: int) -> tuple[np.ndarray, float]:
+    """(I - J)^-1 b by the closed form of Lemma 1, one modality after the other, and the largest residual on the way."""
+    x, worst = np.zeros_like(b), 0.0
+    for name in matrix.rows.places:
+        own, rest = matrix.rows.own(name), matrix.rows.others(name)
+        if len(own) == 0:
+            continue
+        solver = _Eliminated(matrix, own, rest, tol, budget)
+        rhs = b[own] + solver.detour(b[rest])
+        solved = solve_linear(solver.product, rhs, tol=tol, budget=budget)
+        x[own], worst = solved.x, max(worst, solved.residual, solver.worst)
+    return x, worst
+
+
+class _Eliminated:
+    """I - J_aa - J_aR (I - J_RR)^-1 J_Ra as products, the inner inverse solved anew for each."""
+
+    def __init__(self, matrix: Matrix, own: np.ndarray, rest: np.ndarray, tol: float, budget: int) -> None:
+        self.own_own, _ = block_products(matrix, own, own)
+        self.own_rest, _ = block_products(matrix, own, rest)
+        self.rest_own, _ = block_products(matrix, rest, own)
+        self.rest_rest, _ = block_products(matrix, rest, rest)
+        self.tol, self.budget, self.worst = tol / 10, budget, 0.0
+
+    def product(self, v: np.ndarray) -> np.ndarray:
+        return v - self.own_own(v) - self.detour(self.rest_own(v))
+
+    def detour(self, b: np.ndarray) -> np.ndarray:
+        """J_aR (I - J_RR)^-1 b"""
+        if len(b) == 0:
+            return self.own_rest(b)
+        solved = solve_linear(lambda v: v - self.rest_rest(v), b, tol=self.tol, budget=self.budget)
+        self.worst = max(self.worst, solved.residual)
+        return self.own_rest(solved.x)
+
+
+class _Direction:
+    """Tangents of inputs and parameters, and the operator with both moved along them by a step s."""
+
+    def __init__(self, operator: Any, solution: Solution, inputs: Any, parameters: Mapping[str, Tensor]) -> None:
+        known = dict(operator.named_parameters()) if isinstance(operator, nn.Module) else {}
+        for name, tangent in parameters.items():
+            if name not in known:
+                raise ValueError(f"the operator has no parameter {name!r}: {nearest(name, known)}")
+            if tangent.shape != known[name].shape:
+                expected = tuple(known[name].shape)
+                raise ValueError(f"the tangent of {name!r} has shape {tuple(tangent.shape)}, expected {expected}")
+        if inputs is None and not parameters:
+            raise ValueError("a derivative needs a direction: give tangents of some inputs or of some parameters")
+        self.operator, self.inputs = operator, _complete(inputs, solution.inputs, "inputs")
+        self.parameters, self.known = dict(parameters), known
+
+    def moved(self, rows: Tensor, step: Tensor, inputs: Inputs) -> tuple[Any, Inputs]:
+        """The operator and one sample's inputs at the point p + s d."""
+        values, layout = pytree.tree_flatten(inputs)
+        tangents = layout.flatten_up_to(take_rows(self.inputs, rows))
+        pairs = zip(values, tangents, strict=True)
+        inputs = layout.unflatten([x if d is None else x.detach() + step * d for x, d in pairs])
+        if not self.parameters:
+            return self.operator, inputs
+        changed = {name: self.known[name].detach() + step * d for name, d in self.parameters.items()}
+        return _Moved(self.operator, changed), inputs
+
+
+class _Moved:
+    """An operator with some of its parameters replaced."""
+
+    def __init__(self, operator: nn.Module, changed: dict[str, Tensor]) -> None:
+        self.operator, self.changed = operator, changed
+
+    def start(self, inputs: Inputs) -> State:
+        return torch.func.functional_call(
+            _Start(self.operator), {f"of.{k}": v for k, v in self.changed.items()}, (inputs,)
+        )
+
+    def __call__(self, state: State, inputs: Inputs) -> State:
+        return torch.func.functional_call(self.operator, self.changed, (state, inputs))
+
+
+class _Start(nn.Module):
+    """`start` as a forward, which is what functional_call can call."""
+
+    def __init__(self, of: Any) -> None:
+        super().__init__()
+        self.of = of
+
+    def forward(self, inputs: Inputs) -> State:
+        return self.of.start(inputs)
+
+
+@dataclass(frozen=True)
+class _Row:
+    equilibrium: State
+    nested: State | None
+    read: State | None
+    residual: float
+    nested_residual: float
+    products: int
+
+
+def _one_row(
+    operator: Any, solution: Solution, row: int, direction: _Direction, nested: bool, tol: float, budget: int
+) -> _Row:
+    sample = one_sample(solution, row)
+    rows = torch.tensor([row], device=solution.steps.device)
+    matrix = Matrix.of(operator, sample)
+    b = matrix.rows.flat(_along(lambda step: _moved_image(direction, rows, step, sample), sample.state))
+    solved = solve_linear(lambda v: v - matrix.push(v), b, tol=tol, budget=budget)
+    inner, worst = nested_solve(matrix, b, tol=tol, budget=budget) if nested else (None, float("nan"))
+    return _Row(
+        equilibrium=matrix.rows.state(solved.x),
+        nested=None if inner is None else matrix.rows.state(inner),
+        read=_read_derivative(direction, rows, sample, matrix.rows),
+        residual=solved.residual,
+        nested_residual=worst,
+        products=matrix.products,
+    )
+
+
+def _moved_image(direction: _Direction, rows: Tensor, step: Tensor, sample: Solution) -> State:
+    operator, inputs = direction.moved(rows, step, sample.inputs)
+    return evaluate(operator, sample.state, inputs)
+
+
+def _read_derivative(direction: _Direction, rows: Tensor, sample: Solution, entries: Entries) -> State | None:
+    """d z(k) / d(.) by unrolling the steps that this sample took."""
+    if sample.solver is None:
+        return None
+    steps = int(sample.steps[0])
+
+    def path(step: Tensor) -> State:
+        operator, inputs = direction.moved(rows, step, sample.inputs)
+        if steps == 0:
+            return operator.start(inputs)
+        return solve(operator, inputs, solver=sample.solver, steps=steps, tol=0.0, masks=dict(sample.masks)).state
+
+    return entries.state(entries.flat(_along(path, sample.state)))
+
+
+def _along(path: Any, like: State) -> State:
+    """d path(s) / ds at s = 0, by two walks backwards: u -> u^T dpath, which is linear in u."""
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        some = next(iter(like.values()))
+        step = torch.zeros((), dtype=some.dtype, device=some.device, requires_grad=True)
+        image = {name: x for name, x in path(step).items() if x.requires_grad}
+        cotangents = {name: torch.zeros_like(x, requires_grad=True) for name, x in image.items()}
+        found = dict.fromkeys(like, None) | {}
+        if image:
+            (pulled,) = torch.autograd.grad(
+                list(image.values()), [step], list(cotangents.values()), create_graph=True, materialize_grads=True
+            )
+            if pulled.requires_grad:
+                pushed = torch.autograd.grad(pulled, list(cotangents.values()), materialize_grads=True)
+                found |= dict(zip(image, pushed, strict=True))
+    return detach({name: torch.zeros_like(like[name]) if x is None else x for name, x in found.items()})
+
+
+def _complete(tangents: Any, inputs: Any, place: str) -> Any:
+    """Tangents in the layout of the inputs, None where nothing moves."""
+    if isinstance(inputs, dict):
+        given = tangents if tangents is not None else {}
+        if not isinstance(given, dict):
+            raise TypeError(f"the tangents of {place} must be a dictionary like it, got {type(given).__name__}")
+        for name in given:
+            if name not in inputs:
+                raise ValueError(f"{place} has no {name!r} to move: {nearest(str(name), map(str, inputs))}")
+        return {name: _complete(given.get(name), x, f"{place}[{name!r}]") for name, x in inputs.items()}
+    if isinstance(inputs, (list, tuple)):
+        given = tangents if tangents is not None else [None] * len(inputs)
+        if len(given) != len(inputs):
+            raise ValueError(f"{place} has {len(inputs)} parts, the tangents have {len(given)}")
+        return type(inputs)(
+            _complete(t, x, f"{place}[{k}]") for k, (t, x) in enumerate(zip(given, inputs, strict=True))
+        )
+    if tangents is not None and (not isinstance(inputs, Tensor) or tangents.shape != inputs.shape):
+        found = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
+        raise ValueError(f"the tangent of {place} has shape {tuple(tangents.shape)}, but {place} is {found}")
+    return tangents
+
+
+def _batched(rows: list[Any]) -> State:
+    return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+
+
+def _column(rows: list[_Row], field: str) -> Tensor:
+    return torch.tensor([getattr(row, field) for row in rows], dtype=torch.float64)
+
+
+def _distance(exact: State, other: State | None) -> float:
+    if other is None:
+        return float("nan")
+    gap = sum(float((exact[name] - other[name]).double().square().sum()) for name in exact) ** 0.5
+    size = sum(float(x.double().square().sum()) for x in exact.values()) ** 0.5
+    return gap / size if size else 0.0 if gap == 0 else float("inf")

@@ -1,0 +1,278 @@
+"""What is in a data set folder, what is missing and what is wrong, said on one page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from meq.data.content import Content, Picture, PictureFile, Regions
+from meq.data.contract import DataSet, Example
+from meq.data.findings import DataError, Finding, Findings
+from meq.data.masks import MaskFile, picture_size
+from meq.data.registry import open_data
+
+PLACES = 3
+"""How many places of each kind of problem are shown."""
+FACT = 120
+"""How many characters of each fact are shown."""
+LABELS = 8
+"""How many labels of each split are shown; a set of answers can have thousands."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitCount:
+    """What one split holds."""
+
+    examples: int
+    labels: Mapping[str, int]
+    """Empty where targets are numbers."""
+    unlabelled: int
+    without: Mapping[str, int]
+    """By modality: how many examples lack it."""
+    scores: tuple[float, float] | None = None
+    """The lowest and the highest, where targets are numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One kind of thing that is wrong."""
+
+    kind: str
+    count: int
+    places: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspection:
+    """What `check` found; prints as a page."""
+
+    name: str
+    root: str | None
+    modalities: Mapping[str, str]
+    splits: Mapping[str, SplitCount]
+    pictures: int
+    """Distinct pictures that were looked at."""
+    decoded: bool
+    """Whether they were decoded whole, or only their heads read."""
+    absent: tuple[str, ...]
+    problems: tuple[Problem, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is something to train on and nothing wrong with it."""
+        return not self.problems and any(split.examples for split in self.splits.values())
+
+    def __str__(self) -> str:
+        return "\n".join(map(_printable, _page(self)))
+
+
+def check(name: str, root: Path | str | None = None, *, decode: bool = True, **options: Any) -> Inspection:
+    """Walk a data set and say what is there, missing and wrong; `options` are the data set's own.
+
+    One example at a time: each distinct picture is decoded once (or its head read, without `decode`) and let go. A
+    folder that cannot be read at all is a DataError.
+    """
+    findings = _FirstPlaces("skip")
+    data = open_data(name, root, findings=findings, **options)
+    walk = _Walk(data=data, findings=findings, decode=decode)
+    splits = {split: walk.count(split) for split in data.splits}
+    return Inspection(
+        name=name,
+        root=None if root is None else str(root),
+        modalities={
+            each: modality.kind if modality.width is None else f"{modality.kind}, {modality.width} wide"
+            for each, modality in data.modalities.items()
+        },
+        splits=splits,
+        pictures=len(walk.seen),
+        decoded=decode,
+        absent=tuple(findings.absent),
+        problems=_problems(findings),
+        facts=data.facts,
+    )
+
+
+class _FirstPlaces(Findings):
+    """Findings that keep the first few of every kind, so that a frequent kind does not crowd out a rare one."""
+
+    def report(self, kind: str, message: str, *, file: Path | str, line: int | None = None) -> None:
+        if self.counts[kind] < PLACES:
+            super().report(kind, message, file=file, line=line)
+        else:
+            self.counts[kind] += 1
+
+
+def _problems(findings: Findings) -> tuple[Problem, ...]:
+    return tuple(
+        Problem(kind=kind, count=count, places=tuple(each for each in findings if each.kind == kind))
+        for kind, count in findings.counts.most_common()
+    )
+
+
+@dataclass(kw_only=True)
+class _Walk:
+    """One pass over the examples; of those that went by, only names are kept."""
+
+    data: DataSet
+    findings: Findings
+    decode: bool
+    seen: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)
+    masks: set[str] = field(default_factory=set)
+
+    def count(self, split: str) -> SplitCount:
+        labels: Counter[str] = Counter()
+        without: Counter[str] = Counter()
+        scores: list[float] = []
+        ids: set[str] = set()
+        unlabelled = 0
+        for example in self.data.splits[split]:
+            place = f"{split}, example {example.id!r}"
+            if example.id in ids:
+                self.findings.report("duplicate id", "the id was used before", file=place)
+            ids.add(example.id)
+            without.update(name for name in self.data.modalities if name not in example.content)
+            self._look(example, place)
+            if example.target is None:
+                unlabelled += 1
+            elif self.data.head == "score":
+                scores = _widened(scores, float(example.target))
+            else:
+                labels[self._label(example.target, place)] += 1
+        return SplitCount(
+            examples=len(self.data.splits[split]),
+            labels=self._in_order(labels),
+            unlabelled=unlabelled,
+            without=dict(without),
+            scores=(scores[0], scores[1]) if scores else None,
+        )
+
+    def _in_order(self, labels: Counter[str]) -> dict[str, int]:
+        """In the set's own order where all can be shown, otherwise the most frequent first."""
+        own = self.data.labels if len(self.data.labels) <= LABELS else []
+        return {label: labels[label] for label in own if label in labels} | dict(labels.most_common())
+
+    def _label(self, target: Tensor, place: str) -> str:
+        """The label's name; of soft labels, the strongest one's."""
+        if self.data.head == "labels":
+            return self.data.labels[int(target.argmax())] if bool((target > 0).any()) else "(none of the labels)"
+        number = int(target)
+        if self.data.head == "choices":
+            return f"choice {number}"
+        if not 0 <= number < len(self.data.labels):
+            self.findings.report("wrong label", f"its label is {number}, of {len(self.data.labels)}", file=place)
+            return f"({number})"
+        return self.data.labels[number]
+
+    def _look(self, example: Example, place: str) -> None:
+        for name, content in example.content.items():
+            for part in _parts(content):
+                self._look_at(part, name, place)
+        for fact in example.facts.values():
+            if self.decode and isinstance(fact, MaskFile) and str(fact) not in self.masks:
+                self.masks.add(str(fact))
+                if str(fact.picture) not in self.broken:  # a mask is measured against its picture
+                    self._try("broken mask", fact)
+
+    def _look_at(self, part: Tensor | str | Picture, name: str, place: str) -> None:
+        if isinstance(part, str):
+            if not part.strip():
+                self.findings.report("empty text", f"{name!r} is empty", file=place)
+        elif isinstance(part, Picture):
+            if str(part) not in self.seen:
+                self.seen.add(str(part))
+                self._try("broken picture", part)
+        elif bad := int((~torch.isfinite(part)).sum()):
+            self.findings.report("not finite", f"{name!r} holds {bad} values that are not finite", file=place)
+
+    def _try(self, kind: str, file: Picture | MaskFile) -> None:
+        try:
+            if self.decode:
+                file.open()
+            elif isinstance(file, PictureFile):
+                picture_size(file)
+        except DataError as error:
+            self.broken.add(str(file))
+            self.findings.report(kind, str(error).removeprefix(f"{file}: "), file=str(file))
+
+
+def _parts(content: Content) -> Iterator[Tensor | str | Picture]:
+    if isinstance(content, tuple):
+        for choice in content:
+            yield from _parts(choice)
+    else:
+        yield content.picture if isinstance(content, Regions) else content
+
+
+def _widened(scores: list[float], score: float) -> list[float]:
+    return [min([score, *scores]), max([score, *scores])]
+
+
+def _page(found: Inspection) -> Iterator[str]:
+    yield found.name if found.root is None else f"{found.name} in {found.root}"
+    yield "  " + "; ".join(f"{name}: {kind}" for name, kind in found.modalities.items())
+    width = max((len(name) for name in found.splits), default=0)
+    for name, split in found.splits.items():
+        yield f"  {name:<{width}}  {split.examples:>9,} examples  {_labels(split)}".rstrip()
+        for modality, count in split.without.items():
+            yield f"  {'':<{width}}  {count:>9,} of them without {modality!r}"
+    if found.pictures:
+        how = "decoded" if found.decoded else "heads read, not decoded"
+        yield f"  {found.pictures:,} different pictures ({how})"
+    yield from _facts(found.facts)
+    for each in found.absent:
+        yield f"  absent: {each}"
+    for problem in found.problems:
+        yield f"  {problem.kind}: {problem.count:,}"
+        yield from (f"      {place}" for place in problem.places)
+        if problem.count > len(problem.places):
+            yield f"      and {problem.count - len(problem.places):,} more"
+    yield _closing(found)
+
+
+def _facts(facts: Mapping[str, Any]) -> Iterator[str]:
+    """Choices on one line, what needs more words on lines of their own."""
+    short = {name: str(value) for name, value in facts.items() if isinstance(value, str | int | float)}
+    short = {name: value for name, value in short.items() if " " not in value}
+    if short:
+        yield "  read with " + ", ".join(f"{name}={value}" for name, value in short.items())
+    for name, value in facts.items():
+        if name not in short and value not in ({}, [], (), None):
+            text = (
+                ", ".join(f"{key}: {each}" for key, each in value.items()) if isinstance(value, Mapping) else str(value)
+            )
+            yield f"  {name}: {text if len(text) <= FACT else text[: FACT - 4] + ' ...'}"
+
+
+def _printable(line: str) -> str:
+    """File names can hold anything, also what would move a terminal's cursor."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)
+
+
+def _labels(split: SplitCount) -> str:
+    shown = [f"{label}: {count:,}" for label, count in list(split.labels.items())[:LABELS]]
+    if len(split.labels) > LABELS:
+        shown.append(f"and {len(split.labels) - LABELS:,} labels more")
+    if split.scores is not None:
+        shown.append(f"from {split.scores[0]:g} to {split.scores[1]:g}")
+    if split.unlabelled:
+        shown.append(f"unlabelled: {split.unlabelled:,}")
+    return ", ".join(shown)
+
+
+def _closing(found: Inspection) -> str:
+    if found.problems:
+        count = sum(problem.count for problem in found.problems)
+        problems = "1 problem" if count == 1 else f"{count:,} problems"
+        return f"{problems}; rows with problems are left out with --skip-bad."
+    if not found.ok:
+        return "There is nothing in it."
+    raw = [kind for kind in found.modalities.values() if not kind.startswith("features")]
+    return "Ready to encode." if raw else "Ready to train: nothing has to be encoded."

@@ -1,0 +1,247 @@
+"""CMU-MOSEI as the SDK has it: `.csd` files (HDF5), in which every modality has a clock of its own.
+
+A labelled interval of a video is a clip. Its tokens are the words that begin in it, pauses left out; audio and video
+are averaged over the time of each word, and a word during which nothing was measured gets zeros. The frames are read
+video by video and only the averages are kept, which are a small part of the files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from meq.data.findings import DataError, Findings
+from meq.data.mosei_clips import MODALITIES, Clips
+
+LABELS = "CMU_MOSEI_Labels.csd"
+WORDS = "CMU_MOSEI_TimestampedWords.csd"
+FILES = {
+    "image": "CMU_MOSEI_VisualFacet42.csd",
+    "audio": "CMU_MOSEI_COVAREP.csd",
+    "text": "CMU_MOSEI_TimestampedWordVectors.csd",
+}
+FOLDS = "folds.json"
+PAUSE = "sp"
+NAMED = 10
+"""How many dropped clips are named where a reader looks on."""
+Array = np.ndarray[Any, Any]
+
+
+def read_csd(labels: Path, findings: Findings) -> dict[str, Clips]:
+    """The clips of the videos that `folds.json` lists; those that fail to align are dropped, and named."""
+    folder = labels.parent
+    folds = _folds(folder / FOLDS)
+    with ExitStack() as opened:
+        sources = {name: _data(folder / file, opened) for name, file in FILES.items()}
+        sources["labels"] = _data(labels, opened)
+        if (folder / WORDS).exists():
+            sources["words"] = _data(folder / WORDS, opened)
+        else:
+            findings.absent.append(f"{WORDS}: there are no words, and a word vector of zeros is taken for a pause")
+        clips = {split: _split(videos, sources) for split, videos in folds.items()}
+    for split, each in clips.items():
+        if each.dropped:
+            named = ", ".join(f"{clip} ({why})" for clip, why in list(each.dropped.items())[:NAMED])
+            rest = f" and {len(each.dropped) - NAMED} more, all in the facts" if len(each.dropped) > NAMED else ""
+            findings.absent.append(f"clips of {split} that fail to align ({len(each.dropped)}): {named}{rest}")
+    return clips
+
+
+def _folds(file: Path) -> dict[str, list[str]]:
+    """Video ids by split."""
+    if not file.exists():
+        raise DataError(
+            f"{file}: missing. The .csd files do not say which video is in which split: write the SDK's standard folds "
+            'there as {"train": [video ids], "dev": [...], "test": [...]}'
+        )
+    try:
+        folds = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{file}: wrong JSON: {error}") from error
+    folds = {"dev" if name == "valid" else name: ids for name, ids in folds.items()} if isinstance(folds, dict) else {}
+    if not set(folds) & {"train", "dev", "test"} or not all(_is_id_list(ids) for ids in folds.values()):
+        raise DataError(f'{file}: expected {{"train": [video ids], "dev": [...], "test": [...]}}')
+    _check_disjoint(folds, file)
+    return folds
+
+
+def _is_id_list(ids: Any) -> bool:
+    return isinstance(ids, list) and all(isinstance(video, str) for video in ids)
+
+
+def _check_disjoint(folds: Mapping[str, list[str]], file: Path) -> None:
+    home: dict[str, str] = {}
+    for split, videos in folds.items():
+        for video in videos:
+            if video in home:
+                raise DataError(f"{file}: duplicate id: video {video!r} is in {home[video]!r} and again in {split!r}")
+            home[video] = split
+
+
+def _h5py() -> ModuleType:
+    try:
+        import h5py  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise DataError("reading .csd files needs h5py: pip install 'meq[mosei]'") from error
+    return h5py
+
+
+def _data(file: Path, opened: ExitStack) -> Any:
+    """The group that holds a folder per video: /<name>/data."""
+    h5py = _h5py()
+    if not file.exists():
+        raise DataError(f"{file}: missing; a set of .csd files needs {LABELS}, {', '.join(FILES.values())}")
+    try:
+        whole = opened.enter_context(h5py.File(file, "r"))
+    except OSError as error:
+        raise DataError(f"{file}: not a readable HDF5 file: {error}; download it again") from error
+    for name in whole:
+        if isinstance(group := _own(whole, name), h5py.Group) and "data" in group:
+            return _own(group, "data")
+    raise DataError(f"{file}: holds no /<name>/data, so it is not a .csd file of the SDK")
+
+
+def _own(group: Any, name: str) -> Any:
+    """A part of the file itself: a link or an external data set could point to any file of the machine."""
+    h5py = _h5py()
+    link = group.get(name, getlink=True)
+    part = group[name] if isinstance(link, h5py.HardLink) else None
+    if part is None or (isinstance(part, h5py.Dataset) and (part.external or part.is_virtual)):
+        raise DataError(f"{group.file.filename}: {group.name}/{name} leads outside of the file, and is not followed")
+    return part
+
+
+def _split(videos: list[str], sources: Mapping[str, Any]) -> Clips:
+    ids: list[str] = []
+    scores: list[float] = []
+    words: list[str] = []
+    dropped: dict[str, str] = {}
+    kept: dict[str, list[Array]] = {modality: [] for modality in MODALITIES}
+    for video in videos:
+        if video not in sources["labels"]:
+            dropped[video] = "no labels"
+            continue
+        segments, labels = _sequence(sources["labels"], video, "labels")
+        opened = _open_video(video, sources)
+        for number, segment in enumerate(segments):
+            clip = f"{video}[{number}]"
+            found = opened if isinstance(opened, str) else _clip_tokens(opened, segment)
+            if isinstance(found, str):
+                dropped[clip] = found
+                continue
+            ids.append(clip)
+            scores.append(float(labels[number, 0]))
+            words.append(found[1])
+            for modality in MODALITIES:
+                kept[modality].append(found[0][modality])
+    if not ids:
+        raise DataError(f"mosei: no clip of the videos {videos[:3]}... could be aligned; are these the right folds?")
+    _check_widths(kept)
+    spans = {name: np.array([(0, len(x)) for x in clips]) for name, clips in kept.items()}
+    known = words if "words" in sources else None
+    return Clips(ids=ids, scores=np.array(scores), features=kept, spans=spans, words=known, dropped=dropped)
+
+
+def _check_widths(kept: Mapping[str, list[Array]]) -> None:
+    for modality, clips in kept.items():
+        widths = sorted({x.shape[1] for x in clips})
+        if len(widths) > 1:
+            raise DataError(f"{FILES[modality]}: the videos differ in width: {widths}")
+
+
+def _sequence(group: Any, video: str, what: str) -> tuple[Array, Any]:
+    """Intervals (S 2) and the features, which are not read yet."""
+    try:
+        folder = _own(group, video)
+        intervals, features = np.asarray(_own(folder, "intervals"), dtype=np.float64), _own(folder, "features")
+        shape, kind = features.shape, features.dtype.kind
+    except (KeyError, ValueError, TypeError, AttributeError, OSError) as error:
+        raise DataError(f"{group.file.filename}, video {video!r}: no readable {what}: {error}") from error
+    place = f"{group.file.filename}, video {video!r}"
+    if len(shape) != 2 or shape[1] == 0 or (kind not in "fiu" and what != "words"):
+        raise DataError(f"{place}: {what} of shape {shape} and dtype {features.dtype}, expected one row per interval")
+    if intervals.shape != (shape[0], 2) or not np.isfinite(intervals).all():
+        raise DataError(f"{place}: {shape[0]} rows of {what} for intervals of shape {intervals.shape}")
+    return intervals, features
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Video:
+    """The words of a video without its pauses, and the frames of the other modalities, which are not read yet."""
+
+    times: Array
+    vectors: Array
+    words: list[str]
+    frames: Mapping[str, tuple[Array, Any]]
+
+
+def _open_video(video: str, sources: Mapping[str, Any]) -> _Video | str:
+    """The video, or why it cannot be aligned."""
+    for modality in MODALITIES:
+        if video not in sources[modality]:
+            return f"no {modality}"
+    times, features = _sequence(sources["text"], video, "word vectors")
+    vectors = np.asarray(features[()], dtype=np.float32)
+    spelled = _spelled(video, sources)
+    if spelled is None:
+        return "no words"
+    if spelled and len(spelled) != len(vectors):
+        return f"{len(spelled)} words and {len(vectors)} word vectors"
+    real = np.array([word != PAUSE for word in spelled], dtype=bool) if spelled else (vectors != 0).any(1)
+    frames = {modality: _sequence(sources[modality], video, modality) for modality in ("image", "audio")}
+    words = [word for word in spelled if word != PAUSE]
+    return _Video(times=times[real], vectors=vectors[real], words=words, frames=frames)
+
+
+def _spelled(video: str, sources: Mapping[str, Any]) -> list[str] | None:
+    """The video's words and pauses; none at all if there is no file of words, None if it lacks this video's."""
+    if "words" not in sources:
+        return []
+    if video not in sources["words"]:
+        return None
+    _, written = _sequence(sources["words"], video, "words")
+    return [_spelling(word) for word in written[()].reshape(-1)] or None
+
+
+def _spelling(word: Any) -> str:
+    return word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word)
+
+
+def _clip_tokens(video: _Video, segment: Array) -> tuple[dict[str, Array], str] | str:
+    """Features of the clip's words, and its text; or why it has none."""
+    inside = np.flatnonzero((video.times[:, 0] >= segment[0]) & (video.times[:, 0] < segment[1]))
+    if not len(inside):
+        return "no words"
+    made = {"text": video.vectors[inside]}
+    for modality, (times, frames) in video.frames.items():
+        averaged = _averages(times, frames, video.times[inside])
+        if averaged is None:
+            return f"no {modality} during its words"
+        made[modality] = averaged
+    return made, " ".join(video.words[place] for place in inside if video.words)
+
+
+def _averages(times: Array, frames: Any, words: Array) -> Array | None:
+    """The mean of the frames that overlap each word, zeros where there is none; None if no word has any."""
+    if (np.diff(times[:, 0]) < 0).any():
+        order = np.argsort(times[:, 0], kind="stable")
+        times, frames = times[order], frames[()][order]
+    first = np.searchsorted(np.maximum.accumulate(times[:, 1]), words[:, 0], side="right")
+    end = np.searchsorted(times[:, 0], words[:, 1], side="left")
+    some = end > first
+    if not some.any():
+        return None
+    start = int(first[some].min())
+    part = np.asarray(frames[start : int(end[some].max())], dtype=np.float32)
+    made = np.zeros((len(words), part.shape[1]), dtype=np.float32)
+    with np.errstate(invalid="ignore"):  # -inf in COVAREP: the average is not finite, and becomes 0 when it is used
+        for word in np.flatnonzero(some):
+            made[word] = part[first[word] - start : end[word] - start].mean(0)
+    return made

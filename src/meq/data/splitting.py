@@ -1,0 +1,104 @@
+"""Which split a row belongs to: by the name it carries, or by seeded fractions that keep groups together."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from meq.core.options import nearest
+from meq.data.findings import DataError
+
+FRACTIONS: Mapping[str, float] = MappingProxyType({"train": 0.8, "dev": 0.1, "test": 0.1})
+
+SYNONYMS: Mapping[str, str] = MappingProxyType(
+    {
+        "train": "train",
+        "training": "train",
+        "dev": "dev",
+        "devel": "dev",
+        "development": "dev",
+        "val": "dev",
+        "valid": "dev",
+        "validation": "dev",
+        "test": "test",
+        "testing": "test",
+    }
+)
+"""What people call their splits, and what we call them."""
+
+
+def split_called(name: str) -> str | None:
+    """Our name of a split, whatever its case or spelling; None if it is no name of a split."""
+    return SYNONYMS.get(name.strip().lower())
+
+
+def split_by_fractions(groups: Sequence[str], fractions: Mapping[str, float], *, seed: int = 0) -> list[str]:
+    """The split of every row, given the group of every row; a group is never torn apart.
+
+    The groups are sorted, shuffled by the seed, and laid end to end; each goes to the split in whose share of the rows
+    its middle lies. Nothing else matters: not the order of the rows, not the platform. Shares are met up to the size
+    of a group, and a split that would stay empty is an error.
+    """
+    check_fractions(fractions)
+    sizes = Counter(groups)
+    places: dict[str, str] = {}
+    done = 0
+    for group in _shuffled(sizes, seed):
+        places[group] = _share_at((done + sizes[group] / 2) / len(groups), fractions)
+        done += sizes[group]
+    _check_filled(sizes, places, fractions)
+    return [places[group] for group in groups]
+
+
+def check_fractions(fractions: Mapping[str, float]) -> None:
+    for name, share in fractions.items():
+        if not 0 < share <= 1:
+            raise DataError(
+                f"the fraction of {name!r} must lie in (0, 1], got {share}; leave out a split you do not want"
+            )
+    if not math.isclose(sum(fractions.values()), 1, abs_tol=1e-6):
+        raise DataError(f"the fractions must add up to 1, got {dict(fractions)}")
+    if "train" not in fractions:
+        raise DataError(f"one of the fractions must be called 'train': {nearest('train', fractions)}")
+
+
+def torn_apart(groups: Sequence[str | None], splits: Sequence[str]) -> list[str]:
+    """The groups that lie in more than one split, sorted; a row without a group is passed over."""
+    first: dict[str, str] = {}
+    torn = set()
+    for group, split in zip(groups, splits, strict=True):
+        if group is not None and first.setdefault(group, split) != split:
+            torn.add(group)
+    return sorted(torn)
+
+
+def _shuffled(groups: Mapping[str, int], seed: int) -> list[str]:
+    # of `random`, only random() promises the same numbers in every version of Python; shuffle() does not
+    generator = random.Random(seed)
+    draws = {group: generator.random() for group in sorted(groups)}
+    return sorted(draws, key=lambda group: (draws[group], group))
+
+
+def _share_at(place: float, fractions: Mapping[str, float]) -> str:
+    """The split whose share covers a place in [0, 1]."""
+    end = 0.0
+    for name, share in fractions.items():
+        end += share
+        if place < end:
+            return name
+    return name
+
+
+def _check_filled(sizes: Mapping[str, int], places: Mapping[str, str], fractions: Mapping[str, float]) -> None:
+    filled = set(places.values())
+    empty = [name for name in fractions if name not in filled]
+    if empty:
+        largest = max(sizes.values(), default=0)
+        raise DataError(
+            f"nothing is left for {', '.join(map(repr, empty))}: {sum(sizes.values())} rows in {len(sizes)} groups, "
+            f"the largest of {largest} rows, cannot be split as {dict(fractions)}; use larger fractions, fewer splits "
+            "or another column to group by"
+        )

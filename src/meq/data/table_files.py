@@ -1,0 +1,273 @@
+"""Tables on disk: CSV, JSONL and Parquet files as rows of cells, each with its line.
+
+Reading streams: only the columns that are asked for are kept, and a row is forgotten when the next one comes. The line
+of a row is the one it begins on; in a Parquet file, which has no lines, it is the row's number, counted from 1.
+"""
+
+from __future__ import annotations
+
+import csv
+import fnmatch
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from meq.core.options import nearest
+from meq.data.findings import DataError, Findings
+from meq.data.jsonl import json_lines
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
+
+Row = tuple[int, list[Any]]
+"""The line of a row, and its cells in the order of the columns that were asked for."""
+
+
+def is_table(name: str | Path) -> bool:
+    """Whether a file of that name is one that `open_table` reads."""
+    return Path(name).suffix.lower() in TABLE_SUFFIXES
+
+
+def open_table(path: Path | str, *, delimiter: str | None = None) -> TableFile:
+    """The table in that file; what it is follows from the suffix. `delimiter` is for CSV only."""
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in TABLE_SUFFIXES:
+        raise DataError(
+            f"{path}: a table is one of {', '.join(TABLE_SUFFIXES)}, not {suffix or 'a file without suffix'!r}"
+        )
+    if not path.is_file():
+        raise DataError(f"{path}: there is no such file")
+    if suffix in (".csv", ".tsv"):
+        return CsvFile(path, ("\t" if suffix == ".tsv" else ",") if delimiter is None else delimiter)
+    if delimiter is not None:
+        raise DataError(f"{path}: a delimiter is for .csv and .tsv files only")
+    return ParquetFile(path) if suffix == ".parquet" else JsonlFile(path)
+
+
+class TableFile(ABC):
+    """A file with named columns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @abstractmethod
+    def columns(self, wanted: Collection[str] | None = None) -> list[str]:
+        """The names of the columns. Where they must be searched for, searching ends once all of `wanted` were seen."""
+
+    @abstractmethod
+    def rows(self, columns: Sequence[str], findings: Findings) -> Iterator[Row]:
+        """Every row that can be read; the others are reported."""
+
+    def expand(self, wanted: Sequence[str]) -> dict[str, list[str]]:
+        """The columns that each name stands for: itself, or those that match it as a pattern, 2 before 10."""
+        patterns = any(_is_pattern(name) for name in wanted)
+        known = self.columns(None if patterns else frozenset(wanted))
+        return {name: self._expand_one(name, known) for name in wanted}
+
+    def _expand_one(self, name: str, known: list[str]) -> list[str]:
+        if name in known and name:
+            return [name]
+        matching = [column for column in known if fnmatch.fnmatchcase(column, name)] if _is_pattern(name) else []
+        if not matching:
+            raise DataError(
+                f"{self.path} has no column {name!r}: {nearest(name, filter(None, known))}{self._hint(known)}"
+            )
+        return sorted(matching, key=_natural)
+
+    def _hint(self, known: list[str]) -> str:
+        return ""
+
+
+class CsvFile(TableFile):
+    """A header, then rows of as many cells, in UTF-8. Empty lines are passed over."""
+
+    def __init__(self, path: Path, delimiter: str) -> None:
+        super().__init__(path)
+        if len(delimiter) != 1 or delimiter in '"\r\n':
+            raise DataError(f"{path}: a delimiter is one character, and no quote or line end; got {delimiter!r}")
+        self.delimiter = delimiter
+
+    def columns(self, wanted: Collection[str] | None = None) -> list[str]:
+        with self.path.open("rb") as file:
+            return self._header(*self._reader(file))
+
+    def rows(self, columns: Sequence[str], findings: Findings) -> Iterator[Row]:
+        with self.path.open("rb") as file:
+            reader, broken = self._reader(file)
+            header = self._header(reader, broken)
+            places = [header.index(column) for column in columns]
+            while True:
+                line = reader.line_num + 1
+                try:
+                    cells = next(reader)
+                except StopIteration:
+                    return
+                except csv.Error as error:
+                    broken.clear()  # the row is left out already
+                    findings.report("wrong CSV", _csv_trouble(error), file=self.path, line=line)
+                    continue
+                if broken:
+                    # the text was decoded with substitutes so that the row ends where it should; now it is left out
+                    at, trouble = min(broken.items())
+                    broken.clear()
+                    findings.report("wrong encoding", trouble, file=self.path, line=at)
+                elif len(cells) == len(header):
+                    yield line, [cells[place] for place in places]
+                elif cells:
+                    message = (
+                        f"{len(cells)} cells, the header has {len(header)}; quote texts that hold {self.delimiter!r}"
+                    )
+                    findings.report("wrong CSV", message, file=self.path, line=line)
+
+    def _reader(self, file: Any) -> tuple[Any, dict[int, str]]:
+        """A reader of cells, and the lines that are no UTF-8 among those it has read."""
+        broken: dict[int, str] = {}
+        lines = _lines(self.path, file, broken)
+        return csv.reader((text for _, text in lines), delimiter=self.delimiter, strict=True), broken
+
+    def _header(self, reader: Any, broken: dict[int, str]) -> list[str]:
+        try:
+            header: list[str] = next(reader, [])
+        except csv.Error as error:
+            raise DataError(f"{self.path}, line 1: {_csv_trouble(error)}") from error
+        if broken:
+            raise DataError(f"{self.path}, line {min(broken)}: {broken[min(broken)]}")
+        if not any(header):
+            raise DataError(f"{self.path}: the first line must name the columns, and it is empty")
+        _check_unique(self.path, header)
+        return header
+
+    def _hint(self, known: list[str]) -> str:
+        other = next((mark for mark in ";\t|," if mark != self.delimiter and mark in known[0]), None)
+        return (
+            f" The header looks separated by {other!r}: give delimiter={other!r}." if other and len(known) == 1 else ""
+        )
+
+
+class JsonlFile(TableFile):
+    """A JSON object per line; a key that a line lacks is an empty cell. Empty lines are passed over."""
+
+    def columns(self, wanted: Collection[str] | None = None) -> list[str]:
+        seen: dict[str, None] = {}
+        for _, record in json_lines(
+            self.path, Findings(on_bad="skip")
+        ):  # what is wrong is reported when the rows are read
+            seen.update(dict.fromkeys(record))
+            if wanted is not None and all(name in seen for name in wanted):
+                break
+        return list(seen)
+
+    def rows(self, columns: Sequence[str], findings: Findings) -> Iterator[Row]:
+        for line, record in json_lines(self.path, findings):
+            yield line, [record.get(column) for column in columns]
+
+
+class ParquetFile(TableFile):
+    """Columns of numbers, texts and lists of them; structures and binary columns are refused."""
+
+    def columns(self, wanted: Collection[str] | None = None) -> list[str]:
+        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        try:
+            names: list[str] = pq.read_schema(self.path).names
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{self.path}: not a readable Parquet file: {error}") from error
+        _check_unique(self.path, names)
+        return names
+
+    def rows(self, columns: Sequence[str], findings: Findings) -> Iterator[Row]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        line = 0
+        try:
+            with pq.ParquetFile(self.path) as file:
+                for column in columns:
+                    _check_type(self.path, column, file.schema_arrow.field(column).type)
+                for batch in file.iter_batches(batch_size=4096, columns=list(dict.fromkeys(columns))):
+                    for cells in zip(*(_cells(batch.column(column)) for column in columns), strict=True):
+                        line += 1
+                        yield line, list(cells)
+        except DataError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{self.path}: broken after row {line}: {error}") from error
+
+
+def _lines(path: Path, file: Any, broken: dict[int, str]) -> Iterator[tuple[int, str]]:
+    """Numbered lines of text; those that are no UTF-8 are noted in `broken`, with the place of the first wrong byte."""
+    offset = 0
+    for number, raw in enumerate(file, 1):
+        if number == 1:
+            if raw.startswith(WIDE_BOMS):
+                raise DataError(f"{path}: this is UTF-16; save the file as UTF-8")
+            raw, offset = (raw[3:], 3) if raw.startswith(b"\xef\xbb\xbf") else (raw, 0)
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError as error:
+            byte = offset + error.start
+            broken[number] = f"not UTF-8 at byte {byte} of the file (0x{raw[error.start]:02x}); save the file as UTF-8"
+            text = raw.decode(errors="replace")
+        if b"\0" in raw:
+            broken[number] = f"a NUL at byte {offset + raw.index(0)} of the file: this is no text in UTF-8"
+            text = text.replace("\0", " ")
+        offset += len(raw)
+        yield number, text
+
+
+def _csv_trouble(error: csv.Error) -> str:
+    if "field limit" in str(error):
+        return f"a cell of more than {csv.field_size_limit():,} characters; write such a table as JSONL or Parquet"
+    if "end of data" in str(error):
+        return "a quote that opens here is never closed"
+    return f"not CSV: {error}"
+
+
+def _check_unique(path: Path, names: Sequence[str]) -> None:
+    """Columns without a name may be several: nobody can ask for them."""
+    twice = [name for name, count in Counter(names).items() if count > 1 and name]
+    if twice:
+        raise DataError(f"{path}: there are several columns called {', '.join(map(repr, twice))}; rename them")
+
+
+def _is_pattern(name: str) -> bool:
+    return any(mark in name for mark in "*?[")
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Numbers inside a name count as numbers: x_2 comes before x_10."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)]
+
+
+def _check_type(path: Path, column: str, kind: Any) -> None:
+    from pyarrow import types
+
+    inner = kind
+    while types.is_list(inner) or types.is_large_list(inner) or types.is_fixed_size_list(inner):
+        inner = inner.value_type
+    if types.is_dictionary(inner):
+        inner = inner.value_type
+    plain = (types.is_string, types.is_large_string, types.is_boolean, types.is_integer, types.is_floating)
+    if not any(check(inner) for check in (*plain, types.is_decimal, types.is_date, types.is_null)):
+        raise DataError(
+            f"{path}: column {column!r} is of type {kind}; only numbers, texts and lists of them are read. "
+            "Write pictures as files and their paths into the column"
+        )
+
+
+def _cells(array: Any) -> Sequence[Any]:
+    """The cells of a column as Python objects; lists of numbers as arrays, which saves most of the time and memory."""
+    from pyarrow import types
+
+    kind = array.type
+    nested = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    if nested and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type)):
+        return [cell.values.to_numpy(zero_copy_only=False) if cell.is_valid else None for cell in array]
+    cells: list[Any] = array.to_pylist()
+    return cells

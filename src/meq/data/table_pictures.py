@@ -1,0 +1,102 @@
+"""The pictures that a table names: relative paths below one folder, looked up without a look at the disk for each."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+URL = re.compile(r"^([a-z][a-z0-9+.-]+://|data:)", re.IGNORECASE)
+ABSOLUTE = re.compile(r"[/\\]|[a-z]:[/\\]", re.IGNORECASE)
+"""On any system: a table that is refused on one must not be read on another."""
+
+
+class Trouble(NamedTuple):
+    """Why a picture cannot be used: the kind of finding, and the message."""
+
+    kind: str
+    message: str
+
+
+class Pictures:
+    """The folder below which all pictures of a table lie; every folder in it is listed once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.true_root = root.resolve()
+        self.folders: dict[str, dict[str, bool] | Trouble] = {}
+        self.found: dict[str, tuple[str, Trouble | None]] = {}
+
+    def find(self, name: str) -> tuple[str, Trouble | None]:
+        """The name in its plain form, `a.jpg` for `./a.jpg`, and what is wrong with it.
+
+        Two rows show the same picture if the plain forms are the same.
+        """
+        if name not in self.found:
+            self.found[name] = self._find(name)
+        return self.found[name]
+
+    def _find(self, name: str) -> tuple[str, Trouble | None]:
+        trouble = self._refused(name)
+        if trouble is not None:
+            return name, trouble
+        path = posixpath.normpath(name)
+        parent, file = posixpath.split(path)
+        folder = self._folder(parent)
+        if isinstance(folder, Trouble):
+            return name, folder
+        if file not in folder:
+            hint = "; write paths with /" if "\\" in name else ""
+            return name, Trouble("missing picture", f"there is no picture {name!r} below {self.root}{hint}")
+        is_symlink = folder[file]
+        return path, self._follow(path) if is_symlink else None
+
+    def _refused(self, name: str) -> Trouble | None:
+        if URL.match(name):
+            return Trouble("wrong path", f"{name[:80]!r} is an address; download the picture and give the file's path")
+        if ABSOLUTE.match(name):
+            return Trouble(
+                "path outside", f"{name!r} is an absolute path; give it relative to {self.root}, or set root"
+            )
+        if ".." in name and ".." in re.split(r"[/\\]", name):
+            return Trouble(
+                "path outside", f"{name!r} goes up with '..', which is not followed; set root to a folder above"
+            )
+        if "\0" in name:
+            return Trouble("wrong path", f"{name!r} is no file name")
+        return None
+
+    def _follow(self, path: str) -> Trouble | None:
+        if not self._inside(path):
+            return self._outside(path)
+        if not (self.root / path).is_file():
+            return Trouble("missing picture", f"{path!r} is a symlink that leads to no file")
+        return None
+
+    def _folder(self, name: str) -> dict[str, bool] | Trouble:
+        """The files of a folder, each with whether it is a symlink; a folder that is not there holds none."""
+        if name not in self.folders:
+            self.folders[name] = self._list(name)
+        return self.folders[name]
+
+    def _list(self, name: str) -> dict[str, bool] | Trouble:
+        if not self._inside(name):
+            return self._outside(name)
+        try:
+            with os.scandir(self.root / name) as entries:
+                return {entry.name: entry.is_symlink() for entry in entries if not entry.is_dir(follow_symlinks=False)}
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        except OSError as error:
+            return Trouble("missing picture", f"the folder {name!r} cannot be read: {error.strerror}")
+
+    def _inside(self, name: str) -> bool:
+        try:
+            return (self.root / name).resolve().is_relative_to(self.true_root)
+        except (OSError, RuntimeError):  # a circle of symlinks leads nowhere
+            return False
+
+    def _outside(self, name: str) -> Trouble:
+        return Trouble("path outside", f"{name!r} is a symlink that leads outside of {self.root}, and is not followed")

@@ -1,0 +1,250 @@
+"""Encoders without weights: patches of a picture by fixed descriptors, words by a vocabulary and by hashing.
+
+Nothing is downloaded and nothing is learned. They describe colour, texture and outline, not what a photograph is of: for
+photographs and free text a pretrained encoder will serve better, these serve anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from PIL import Image
+
+from meq.core.options import checked_options
+from meq.data.content import Content, Picture
+from meq.data.contract import DataSet
+from meq.encoders.contract import Encoder, Tokens
+
+SIDE = 16
+"""Pixels of a patch's side when it is described, whatever the picture's size."""
+BITMAP = 8
+HUES, SHADES, EDGES, OUTLINE = 8, 4, 8, 12
+DESCRIPTORS = 12 + HUES + SHADES + EDGES + OUTLINE + BITMAP**2 + 1
+FAINT = 40.0
+"""A difference of colour, of 255, below which a patch counts as having no figure in it."""
+NOTHING = 1e-3
+"""Added to a histogram's total, per pixel: a plain patch has no hue and no direction, rather than those of its noise."""
+PHOTO_GRID = 6
+"""Rows and columns of patches for pictures of which nothing is known."""
+
+Patch = Float[np.ndarray, "T 16 16 3"]
+Map = Float[np.ndarray, "T H W"]
+
+
+@checked_options
+class Patches(Encoder):
+    """One token per cell of a grid over the picture: colours, edges, the outline of what stands out, and the place."""
+
+    kind = "image"
+
+    def __init__(self, *, grid: int = PHOTO_GRID) -> None:
+        if not 1 <= grid <= 64:
+            raise ValueError(f"Patches: grid must lie between 1 and 64, got {grid}")
+        self.grid = grid
+        self.name = f"patches-{grid}x{grid}-v1"
+        self.width = DESCRIPTORS + 2 * grid
+
+    def __call__(self, contents: Sequence[Content]) -> list[Tokens]:
+        return [self._encode(content) for content in contents]
+
+    def _encode(self, content: Content) -> Tokens:
+        if not isinstance(content, Picture):
+            raise TypeError(f"{self.name} reads pictures, got {type(content).__name__}")
+        image = content.open().convert("RGB")
+        features = np.concatenate([describe(_cut(image, self.grid)), _place_code(self.grid)], axis=1)
+        return Tokens(features=torch.from_numpy(features.astype(np.float32)), boxes=self._boxes(*image.size))
+
+    def _boxes(self, width: int, height: int) -> torch.Tensor:
+        row, column = torch.arange(self.grid).repeat_interleave(self.grid), torch.arange(self.grid).repeat(self.grid)
+        corners = torch.stack([column, row, column + 1, row + 1], dim=1)
+        return corners.float() * torch.tensor([width, height, width, height]) / self.grid
+
+
+def describe(patches: Patch) -> Float[np.ndarray, "T W"]:
+    """What is said of each patch. The factors give colour, outline and place about the same say."""
+    figure = _figure(patches)
+    weight = figure[..., None]
+    of_figure = (patches * weight).sum((1, 2)) / (weight.sum((1, 2)) + 1e-6)
+    of_ground = (patches * (1 - weight)).sum((1, 2)) / ((1 - weight).sum((1, 2)) + 1e-6)
+    parts = [
+        patches.mean((1, 2)) / 127.5 - 1,
+        patches.std((1, 2)) / 64,
+        of_figure / 127.5 - 1,
+        (of_figure - of_ground) / 127.5,
+        2 * _hues(patches, figure),
+        _shades(patches),
+        _orientations(patches.mean(3) / 255, EDGES, signed=False),
+        4 * _orientations(figure, OUTLINE, signed=True),
+        0.6 * (_bitmap(figure).reshape(len(patches), -1) - 0.25),
+        figure.mean((1, 2))[:, None],
+    ]
+    return np.concatenate(parts, axis=1)
+
+
+def _cut(image: Image.Image, grid: int) -> Patch:
+    """The picture scaled to whole patches: fractions of a pixel at their borders are shared out, nothing is cropped."""
+    scaled = image.resize((grid * SIDE, grid * SIDE), Image.Resampling.BOX if min(image.size) > grid * SIDE else None)
+    pixels = np.asarray(scaled, dtype=np.float32).reshape(grid, SIDE, grid, SIDE, 3)
+    return pixels.swapaxes(1, 2).reshape(grid * grid, SIDE, SIDE, 3)
+
+
+def _figure(patches: Patch) -> Map:
+    """How far each pixel stands out from the patch's border, from 0 to 1."""
+    border = np.concatenate([patches[:, 0], patches[:, -1], patches[:, :, 0], patches[:, :, -1]], axis=1)
+    away = np.abs(patches - _smallest(border, 1 / 2)[:, None, None]).max(3)
+    most = np.maximum(_smallest(away.reshape(len(away), -1), 19 / 20), FAINT)[:, None, None]
+    return ((away / most - 0.3) / 0.4).clip(0, 1)
+
+
+def _smallest(values: Float[np.ndarray, "T N ..."], share: float) -> Float[np.ndarray, "T ..."]:
+    """The value that this share of them lies below, per patch."""
+    place = int(values.shape[1] * share)
+    return np.partition(values, place, axis=1)[:, place]
+
+
+def _hues(patches: Patch, figure: Map) -> Float[np.ndarray, "T 8"]:
+    """Shares of hues in the figure, each pixel counted by how vivid it is and shared between the two nearest hues."""
+    most, least = patches.max(3), patches.min(3)
+    vivid = most - least
+    red, green, blue = np.moveaxis(patches, 3, 0)
+    safe = np.maximum(vivid, 1e-6)
+    hue = np.select(
+        [most == red, most == green], [(green - blue) / safe % 6, (blue - red) / safe + 2], (red - green) / safe + 4
+    )
+    return _shared_out(hue / 6 * HUES, vivid / 255 * figure, HUES)
+
+
+def _shades(patches: Patch) -> Float[np.ndarray, "T 4"]:
+    shade = (patches.mean(3) * SHADES // 256).astype(int)
+    return np.stack([(shade == level).mean((1, 2)) for level in range(SHADES)], axis=1)
+
+
+def _orientations(values: Map, bins: int, *, signed: bool) -> Float[np.ndarray, "T B"]:
+    """Shares of the directions in which the values rise, by how steeply; unsigned: up and down are one direction."""
+    down = (values[:, 2:, 1:-1] - values[:, :-2, 1:-1]) / 2
+    right = (values[:, 1:-1, 2:] - values[:, 1:-1, :-2]) / 2
+    turns = np.arctan2(down, right) / (2 * np.pi)
+    return _shared_out(turns * (1 if signed else 2) % 1 * bins, np.hypot(down, right), bins)
+
+
+def _shared_out(places: Map, weights: Map, bins: int) -> Float[np.ndarray, "T B"]:
+    """A circular histogram in which every weight is split between the two nearest bins; shares of the total."""
+    low = np.floor(places)
+    share, bin_below = places - low, low.astype(int) % bins
+    first = bins * np.arange(len(places))[:, None, None]
+    at = np.concatenate([(first + bin_below).ravel(), (first + (bin_below + 1) % bins).ravel()])
+    split = np.concatenate([(weights * (1 - share)).ravel(), (weights * share).ravel()])
+    hist = np.bincount(at, weights=split, minlength=bins * len(places)).reshape(len(places), bins)
+    return hist / (hist.sum(1, keepdims=True) + NOTHING * SIDE**2)
+
+
+def _bitmap(figure: Map) -> Float[np.ndarray, "T 8 8"]:
+    """The figure moved to the middle of its patch and made coarse: its outline, wherever it stood."""
+    along = np.arange(SIDE)
+    mass = figure.sum((1, 2)) + 1e-6
+    down = np.rint((figure.sum(2) * along).sum(1) / mass - (SIDE - 1) / 2).astype(int)
+    right = np.rint((figure.sum(1) * along).sum(1) / mass - (SIDE - 1) / 2).astype(int)
+    row, column = along[None, :, None] + down[:, None, None], along[None, None, :] + right[:, None, None]
+    inside = (row >= 0) & (row < SIDE) & (column >= 0) & (column < SIDE)
+    patch = np.arange(len(figure))[:, None, None]
+    moved = np.where(inside, figure[patch, row.clip(0, SIDE - 1), column.clip(0, SIDE - 1)], 0)
+    step = SIDE // BITMAP
+    return moved.reshape(-1, BITMAP, step, BITMAP, step).mean((2, 4))
+
+
+def _place_code(grid: int) -> Float[np.ndarray, "T P"]:
+    """The row and the column, one-hot."""
+    row, column = np.divmod(np.arange(grid * grid), grid)
+    return 1.5 * np.concatenate([np.eye(grid)[row], np.eye(grid)[column]], axis=1)
+
+
+# -- words ---------------------------------------------------------------------------------------------------------------
+
+VOCABULARY = (
+    *("a", "above", "an", "and", "are", "at", "below", "blue", "bottom", "circle", "column", "green", "in", "is", "left"),
+    *("middle", "no", "not", "of", "on", "red", "right", "row", "square", "star", "that", "the", "there", "thing", "to"),
+    *("top", "triangle", "with", "yellow", ".", ",", "?", "!"),
+)
+BUCKETS = 128
+WAVES = 8
+WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+
+
+@checked_options
+class Words(Encoder):
+    """One token per word or mark: which word of the vocabulary, else a hash of it and its letter triples; the position.
+
+    A text without a word has no tokens and counts as a missing modality.
+    """
+
+    kind = "text"
+
+    def __init__(self, *, max_words: int = 64) -> None:
+        if max_words < 1:
+            raise ValueError(f"Words: max_words must be at least 1, got {max_words}")
+        self.max_words = max_words
+        self.name = f"words-{max_words}-v1"
+        self.width = len(VOCABULARY) + BUCKETS + 2 * WAVES
+        self.truncated = 0
+        """How many of the texts encoded so far were longer than `max_words`."""
+
+    def __call__(self, contents: Sequence[Content]) -> list[Tokens]:
+        return [self._encode(content) for content in contents]
+
+    def _encode(self, content: Content) -> Tokens:
+        if not isinstance(content, str):
+            raise TypeError(f"{self.name} reads texts, got {type(content).__name__}")
+        found = list(WORD.finditer(content))
+        self.truncated += len(found) > self.max_words
+        found = found[: self.max_words]
+        codes = [word_code(match.group().lower()) for match in found]
+        words = np.stack(codes) if codes else np.zeros((0, len(VOCABULARY) + BUCKETS))
+        features = np.concatenate([words, _position_code(len(found))], axis=1)
+        spans = torch.tensor([match.span() for match in found]).reshape(-1, 2).long()
+        return Tokens(features=torch.from_numpy(features.astype(np.float32)), spans=spans)
+
+
+@lru_cache(maxsize=100_000)
+def word_code(word: str) -> Float[np.ndarray, " W"]:
+    """One-hot for a word of the vocabulary; for another, signed hashes of it and its letter triples, of length one."""
+    code = np.zeros(len(VOCABULARY) + BUCKETS)
+    if word in VOCABULARY:
+        code[VOCABULARY.index(word)] = 1
+        return code
+    padded = f"<{word}>"
+    for piece in [padded, *(padded[start : start + 3] for start in range(len(padded) - 2))]:
+        number = int.from_bytes(hashlib.blake2b(piece.encode(), digest_size=8).digest(), "little")
+        code[len(VOCABULARY) + number % BUCKETS] += 1 if number >> 63 else -1
+    length = np.sqrt((code**2).sum())
+    return code / length if length else code
+
+
+def _position_code(count: int) -> Float[np.ndarray, "N P"]:
+    """Sines and cosines of the position, from a turn in four words to one in a few hundred; fainter than the word."""
+    angles = np.arange(count)[:, None] * 2 * np.pi / (4 * 2.0 ** np.arange(WAVES))
+    return 0.2 * np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+
+
+# -- by default ----------------------------------------------------------------------------------------------------------
+
+
+def default_encoders(data: DataSet) -> dict[str, Encoder]:
+    """A built-in encoder for every modality that has to be encoded; a set that is drawn on a grid is cut along it."""
+    encoders: dict[str, Encoder] = {}
+    for name, modality in data.modalities.items():
+        if modality.kind == "image":
+            encoders[name] = Patches(grid=int(data.facts.get("grid", PHOTO_GRID)))
+        elif modality.kind == "text":
+            encoders[name] = Words()
+        elif modality.kind == "regions":
+            raise ValueError(
+                f"{data.name}: {name!r} holds regions of pictures, and no built-in encoder describes those: "
+                "give a region encoder for it, such as CLIP's"
+            )
+    return encoders

@@ -1,0 +1,1 @@
+"""Pictures for people, made from what is on record."""

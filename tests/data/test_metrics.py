@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from meq.data.metrics import ACCURACY, AUROC, SOFT_ACCURACY, joint_accuracy
+
+
+def pairs_won(score: Tensor, target: Tensor) -> float:
+    """The definition, over all pairs of a positive and a negative."""
+    difference = score[target == 1][:, None] - score[target == 0][None]
+    return ((difference > 0).double() + (difference == 0).double() / 2).mean().item()
+
+
+@pytest.mark.parametrize("levels", [3, 1000])
+def test_auroc_is_the_share_of_pairs_in_the_right_order(levels: int) -> None:
+    score = torch.randint(levels, (300,)).double()
+    target = (torch.rand(300) < 0.3).long()
+    logits = torch.stack([torch.full_like(score, 2.0), score], 1)
+    assert AUROC(logits, target) == pytest.approx(pairs_won(score, target), abs=1e-12)
+    assert AUROC(score[:, None], target) == pytest.approx(pairs_won(score, target), abs=1e-12)
+
+
+def test_auroc_of_perfect_reversed_and_constant_scores() -> None:
+    target = torch.tensor([0, 1, 0, 1, 1])
+    assert AUROC(target[:, None].float(), target) == 1
+    assert AUROC(-target[:, None].float(), target) == 0
+    assert AUROC(torch.zeros(5, 2), target) == 0.5
+
+
+def test_auroc_reads_both_logits_not_the_second_alone() -> None:
+    logits = torch.tensor([[0.0, 1.0], [5.0, 4.0]])  # the second sample has the higher logit and the lower odds
+    assert AUROC(logits, torch.tensor([1, 0])) == 1
+
+
+def test_auroc_of_scores_that_are_no_numbers_is_none() -> None:
+    assert math.isnan(AUROC(torch.tensor([[0.0, math.nan], [0.0, 1.0]]), torch.tensor([0, 1])))
+
+
+def test_auroc_says_what_it_needs() -> None:
+    with pytest.raises(ValueError, match="both classes, got 3 positive and 0 negative"):
+        AUROC(torch.zeros(3, 2), torch.ones(3).long())
+    with pytest.raises(ValueError, match="one or two logits per sample, got 3"):
+        AUROC(torch.zeros(2, 3), torch.tensor([0, 1]))
+
+
+def test_accuracy_counts_and_soft_accuracy_weighs_the_answer_given() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 3.0]])
+    assert ACCURACY(logits, torch.tensor([0, 1])) == 0.5
+    worth = torch.tensor([[0.6, 1.0, 0.0], [0.0, 1.0, 0.3]])
+    assert SOFT_ACCURACY(logits, worth) == pytest.approx(0.45)
+
+
+def test_both_must_be_right_to_count() -> None:
+    answers = torch.eye(4)  # says 0, 1, 2, 3
+    right, shifted = torch.arange(4), torch.tensor([0, 1, 0, 0])
+    assert joint_accuracy(answers, right, answers, right) == 1
+    assert joint_accuracy(answers, right, answers, shifted) == 0.5
+    assert joint_accuracy(answers, torch.tensor([1, 1, 2, 3]), answers, shifted) == 0.25
+
+
+def test_joint_accuracy_refuses_splits_of_different_length() -> None:
+    with pytest.raises(ValueError, match="same questions"):
+        joint_accuracy(torch.eye(4), torch.arange(4), torch.eye(4)[:3], torch.arange(3))
