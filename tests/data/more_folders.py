@@ -136,4 +136,6 @@ def _lists(info: Path, split: str, names: list[str]) -> None:
     info.mkdir(exist_ok=True)
     end = "" if split == "train" else "\r\n\r\n"
     (info / f"CAM_{split}.txt").write_bytes(("\r\n".join(f"{name}.jpg 1" for name in names) + end).encode())
-    (info / f"NonCAM_{split}.txt").write_text("COD10K-NonCAM-3-Flying-99901.jpg 0\nCOD10K-NonCAM-2-Aquatic-99902.jpg \n\n")
+    (info / f"NonCAM_{split}.txt").write_text(
+        "COD10K-NonCAM-3-Flying-99901.jpg 0\nCOD10K-NonCAM-2-Aquatic-99902.jpg \n\n"
+    )

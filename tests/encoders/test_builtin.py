@@ -79,7 +79,7 @@ def test_colour_shape_and_cover_of_a_scene_can_be_read_off_its_patches() -> None
     (known, names), (asked, truth) = cells("train"), cells("dev")
     guess = names[torch.cdist(asked, known).argmin(1)]
     special = truth >= THINGS
-    assert (guess[truth == COVERED] == COVERED).all()
+    assert (guess[truth >= COVERED] == truth[truth >= COVERED]).all()
     assert (guess[truth == EMPTY] == EMPTY).double().mean() > 0.95
     assert (guess[~special] == truth[~special]).double().mean() > 0.8  # 16 kinds of things
 
@@ -161,7 +161,7 @@ def test_scenes_encode_into_batches_with_one_token_per_cell() -> None:
     data = encode(raw, default_encoders(raw))
     batch = collate(list(data.splits["train"]), data.widths)
     assert batch.features["image"].shape[:2] == (36, 9)
-    assert batch.features["text"].shape[1] == 8  # "there is a blue square at the top"
+    assert batch.features["text"].shape[1] == 5  # "there is a blue square"
     assert data.facts["encoders"] == {"image": "patches-3x3-v1", "text": "words-64-v1"}
 
 

@@ -63,13 +63,11 @@ def test_boxes_of_regions_are_drawn_where_they_are() -> None:
         {"answers": ("yes", "no")},
         {"answers": (torch.zeros(2, 3), torch.zeros(1, 3))},
         {"text": ""},
-        {},
     ],
 )
 def test_what_is_no_picture_is_said_in_words(content: dict[str, object]) -> None:
     sheet = draw_sheet([card(**content)], LABELS, columns=1)
-    dark = (np.asarray(sheet.convert("L")) < 90).sum()
-    assert dark > (200 if content else 0)
+    assert (np.asarray(sheet.convert("L")) < 90).sum() > 100
 
 
 def test_a_long_text_is_cut_at_six_lines_and_a_long_word_at_the_edge() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,10 +84,16 @@ def source_jacobian(operator: Any, solution: Solution, sources: Sources) -> Deri
 
 def one_sample(solution: Solution, row: int) -> Solution:
     """The solution of a single sample, as a batch of one, without its graph."""
-    rows = torch.tensor([row], device=solution.steps.device)
+    return some_samples(solution, [row])
+
+
+def some_samples(solution: Solution, chosen: Sequence[int]) -> Solution:
+    """The solution of the given samples, without its graph."""
+    rows = torch.tensor(list(chosen), dtype=torch.long, device=solution.steps.device)
+    solution = solution.detach()
     return Solution(
-        state=take_rows(detach(solution.state), rows),
-        residuals={name: each[:, row : row + 1] for name, each in solution.residuals.items()},
+        state=take_rows(solution.state, rows),
+        residuals={name: each[:, rows] for name, each in solution.residuals.items()},
         steps=solution.steps[rows],
         stop_codes=solution.stop_codes[rows],
         inputs=take_rows(solution.inputs, rows),

@@ -29,7 +29,6 @@ from meq.data.scenes_worlds import (
     GRID,
     KINDS,
     LABELS,
-    PLACES,
     RELATIONS,
     SHAPES,
     THINGS,
@@ -46,7 +45,7 @@ SQUARES = np.array([[[0, 1, 2], [1, 2, 0], [2, 0, 1]], [[0, 1, 2], [2, 0, 1], [1
 PROPOSALS = 96
 """Scenes drawn at once, of which the best that has the wanted labels is taken."""
 MOST_COVERS = 3
-REASONS = ("it can be seen", "it cannot be seen, a cover may hide it", "it cannot be seen, no cover could hide it")
+REASONS = ("it can be seen", "not seen, but covers of its colour may hide it", "not seen, and no cover could hide it")
 """By label."""
 
 
@@ -161,7 +160,7 @@ def _example(row: _Row, *, hidden_permille: int, size: int, seed: int) -> Exampl
             "hops": row.statement.hops,
             "picture": name,
             "because": REASONS[row.label],
-            "covers": row.cells.count(COVERED),
+            "covers": sum(held >= COVERED for held in row.cells),
             "things": tuple(_describe(scene, cell) for cell in range(CELLS) if row.cells[cell] < THINGS),
             "masks": Masks(scene, row.statement),
         },
@@ -212,7 +211,7 @@ def _find_scene(
     covers = 1 + dice.one(covered)
     proposed = _propose(statements, labels, dice, covers)
     right = [statement.labels(proposed) == label for statement, label in zip(statements, labels, strict=True)]
-    proposed = proposed[np.all([*right, (proposed == COVERED).sum(1) == covers], axis=0)]
+    proposed = proposed[np.all([*right, (proposed >= COVERED).sum(1) == covers], axis=0)]
     lures = np.sum([statement.lures(proposed) for statement in statements], axis=0)
     for place in np.argsort(-lures, kind="stable"):
         if bytes(proposed[place].tolist()) not in used:
@@ -226,13 +225,14 @@ def _propose(statements: tuple[Statement, ...], labels: np.ndarray, dice: Dice, 
     What should be entailed is put in, what should be neutral is put in with one of its things covered; whether the labels
     are right is for the caller to see.
     """
-    named = [_completed(thing, dice) for statement in statements for thing in statement.things]
+    named = [_number(thing, dice) for statement in statements for thing in statement.things]
     near = [_changed(thing, dice) for thing in named for _ in range(2)]
     pot = np.array([*named, *near, *dice.draw(THINGS, 3).tolist()])
     cells = pot[dice.draw(len(pot), PROPOSALS, CELLS)]
     cells[dice.draw(10, PROPOSALS, CELLS) < 4] = EMPTY
     order = np.argsort(dice.draw(1 << 32, PROPOSALS, CELLS), axis=1, kind="stable")
-    cells[order < covers - 1] = COVERED  # the last one is put in with what should be neutral
+    hidden = order < covers - 1  # one more is put in with what should be neutral
+    cells = np.where(hidden, COVERED + dice.draw(len(COLOURS), PROPOSALS, CELLS), cells)
     for label in (1, 0):
         _plant(statements[int(np.flatnonzero(labels == label)[0])], cells, dice, one_covered=label == 1)
     return cells
@@ -240,14 +240,12 @@ def _propose(statements: tuple[Statement, ...], labels: np.ndarray, dice: Dice, 
 
 def _plant(statement: Statement, cells: Cells, dice: Dice, *, one_covered: bool) -> None:
     """Put what a statement names into every scene, in cells where it is true; or all but one thing, and a cover."""
-    layouts = np.argwhere(statement.witnesses(np.full((1, CELLS), COVERED), covers_too=True))[:, 1:]
+    layouts = statement.layouts()
     chosen = layouts[dice.draw(len(layouts), len(cells))]
     hidden = dice.draw(len(statement.things), len(cells))
     for place, thing in enumerate(statement.things):
-        filled = np.full(len(cells), _completed(thing, dice))
-        if one_covered:
-            filled[hidden == place] = COVERED
-        cells[np.arange(len(cells)), chosen[:, place]] = filled
+        covered = one_covered & (hidden == place)
+        cells[np.arange(len(cells)), chosen[:, place]] = np.where(covered, COVERED + thing.colour, _number(thing, dice))
 
 
 def _statements(kind: str, dice: Dice) -> tuple[Statement, ...]:
@@ -260,23 +258,17 @@ def _statements(kind: str, dice: Dice) -> tuple[Statement, ...]:
 
 
 def _statement(kind: str, dice: Dice) -> Statement:
-    places, relations = list(PLACES), list(RELATIONS)
     if kind == "existence":
-        by_colour = dice.one(2) == 0
-        thing = Thing(dice.one(len(COLOURS)), None) if by_colour else Thing(None, dice.one(len(SHAPES)))
-        return Statement(kind, (thing,), place=places[dice.one(len(places))])
-    count = {"binding": 1, "relation": 2, "chain": 3}[kind]
+        return Statement(kind, (Thing(dice.one(len(COLOURS))),))
+    count, relations = {"binding": 1, "relation": 2, "chain": 3}[kind], list(RELATIONS)
     numbers = np.argsort(dice.draw(1 << 32, THINGS), kind="stable")[:count]
     things = tuple(Thing(*divmod(int(number), len(SHAPES))) for number in numbers)
-    if count == 1:
-        return Statement(kind, things, place=places[dice.one(len(places))])
-    return Statement(kind, things, relations=tuple(relations[dice.one(len(relations))] for _ in things[1:]))
+    return Statement(kind, things, tuple(relations[dice.one(len(relations))] for _ in things[1:]))
 
 
-def _completed(thing: Thing, dice: Dice) -> int:
-    colour = dice.one(len(COLOURS)) if thing.colour is None else thing.colour
-    shape = dice.one(len(SHAPES)) if thing.shape is None else thing.shape
-    return colour * len(SHAPES) + shape
+def _number(thing: Thing, dice: Dice) -> int:
+    """What a cell holds that shows it, its shape drawn where none is asked for."""
+    return thing.colour * len(SHAPES) + (dice.one(len(SHAPES)) if thing.shape is None else thing.shape)
 
 
 def _changed(thing: int, dice: Dice) -> int:

@@ -20,7 +20,7 @@ PAINT = np.array([(205, 42, 40), (38, 142, 52), (42, 76, 200), (232, 196, 34)])
 GROUNDS = np.array([(198, 188, 164), (150, 156, 160), (164, 172, 142), (186, 158, 142), (158, 150, 170)])
 STAR = np.array([(0, -1000), (-951, -309), (-588, 809), (588, 809), (951, -309)])
 """Outward normals of a five-pointed star's edges, in thousandths."""
-COVER, HATCH = (38, 38, 44), (236, 236, 230)
+BAR, FRAME = (38, 38, 44), (24, 24, 28)
 
 
 class Dice:
@@ -72,8 +72,8 @@ def _painted(scene: Scene) -> tuple[Image.Image, Int[np.ndarray, "H W"]]:
     owner = np.full((scene.size, scene.size), -1)
     for cell in range(CELLS):
         there = _square(scene, cell)
-        if scene.cells[cell] == COVERED:
-            picture[there] = _cover(scene.pixels)
+        if scene.cells[cell] >= COVERED:
+            picture[there] = _cover(scene.cells[cell] - COVERED, scene.pixels)
             owner[there] = cell
         elif scene.cells[cell] < THINGS:
             colour, shape = divmod(scene.cells[cell], len(SHAPES))
@@ -149,10 +149,10 @@ def _pattern(kind: int, side: int) -> Int[np.ndarray, "H W"]:
     return PATTERNS[kind](np.arange(side)[None, :], np.arange(side)[:, None], 2 + side // 24) % 2
 
 
-@lru_cache(maxsize=8)
-def _cover(side: int) -> Int[np.ndarray, "H W 3"]:
-    """Dark, with light hatching and a frame: nothing else in a scene looks like it."""
+@lru_cache(maxsize=32)
+def _cover(colour: int, side: int) -> Int[np.ndarray, "H W 3"]:
+    """Its colour and near-black in broad bars, and a frame: nothing else in a scene looks like it."""
     y, x = np.arange(side)[:, None], np.arange(side)[None, :]
-    hatched = (x + y) % max(6, side // 4) < max(2, side // 16)
+    barred = (x + y) % max(6, side // 4) < max(2, side // 10)
     frame = (np.minimum(x, y) < 1) | (np.maximum(x, y) >= side - 1)
-    return np.where((hatched | frame)[:, :, None], HATCH, COVER)
+    return np.where(frame[:, :, None], FRAME, np.where(barred[:, :, None], BAR, PAINT[colour]))
