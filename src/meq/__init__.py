@@ -1,6 +1,6 @@
 """Mutual equilibrium: modalities whose states update each other until they agree."""
 
-from meq.analysis import spectral_radius
+from meq.analysis import diagnose, spectral_radius
 from meq.core import (
     Adjoint,
     Anderson,
@@ -65,6 +65,7 @@ __all__ = [
     "Stop",
     "Unrolled",
     "__version__",
+    "diagnose",
     "solve",
     "spectral_radius",
 ]

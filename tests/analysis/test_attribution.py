@@ -266,7 +266,7 @@ def test_wrong_options_are_errors(options: dict[str, object], message: str) -> N
         attribute(linear(), tokens(), **options)
 
 
-def test_a_model_that_does_not_iterate_is_refused() -> None:
+def test_a_model_that_does_not_iterate_is_refused(unchecked: None) -> None:
     model = build("concat")
     with pytest.raises(ValueError, match="Concat does not iterate"):
         attribute(model, features_for(model))

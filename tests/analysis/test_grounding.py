@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from meq.analysis.grounding import SCORES, best_iou, energy, grounding, pointing
+from meq.analysis.grounding import SCORES, best_iou, energy, pointing, score_grounding
 from meq.analysis.maps import paint
 
 
@@ -22,7 +22,7 @@ def one_map(*rows: list[float]) -> Tensor:
 
 
 def test_a_map_that_is_the_mask_scores_one_in_everything() -> None:
-    found = grounding([(MASK.double()[None], MASK)])
+    found = score_grounding([(MASK.double()[None], MASK)])
     assert all(found.scores[name].item() == 1 for name in SCORES)
 
 
@@ -34,7 +34,7 @@ def test_a_map_beside_the_mask_points_nowhere_near_it() -> None:
 
 
 def test_a_constant_map_scores_the_share_of_the_mask() -> None:
-    found = grounding([(torch.full((1, 4, 4), 0.3), MASK)])
+    found = score_grounding([(torch.full((1, 4, 4), 0.3), MASK)])
     assert found.area.item() == 0.25
     for name in SCORES:
         assert found.scores[name].item() == pytest.approx(0.25, abs=1e-12)
@@ -78,7 +78,7 @@ def test_zero_maps_and_empty_masks_are_not_counted() -> None:
         (torch.stack([outside, outside]), MASK),
         (torch.stack([inside, inside]), torch.zeros_like(MASK)),
     ]
-    found = grounding(pictures, steps=(1, 10))
+    found = score_grounding(pictures, steps=(1, 10))
     assert found.counted.tolist() == [1, 2]
     assert found.zero_maps.tolist() == [1, 0]
     assert found.empty_masks == 1
@@ -93,7 +93,7 @@ def test_means_and_errors_are_those_of_the_counted_pictures() -> None:
     for size in (5, 8, 11, 6):  # pictures differ in size
         mask = torch.rand(size, size + 1, generator=generator) > 0.7
         pictures.append((torch.rand(3, size, size + 1, generator=generator, dtype=torch.float64), mask))
-    found = grounding(iter(pictures), steps=(0, 1, 2))
+    found = score_grounding(iter(pictures), steps=(0, 1, 2))
     for name, score in {"pointing": pointing, "energy": energy, "iou": best_iou}.items():
         each = torch.stack([score(maps, mask) for maps, mask in pictures], dim=1)
         torch.testing.assert_close(found.mean(name), each.mean(1))
@@ -101,7 +101,7 @@ def test_means_and_errors_are_those_of_the_counted_pictures() -> None:
 
 
 def test_the_table_prints_curves() -> None:
-    text = str(grounding([(torch.stack([MASK.double(), 0 * MASK.double()]), MASK)], steps=(1, 10)))
+    text = str(score_grounding([(torch.stack([MASK.double(), 0 * MASK.double()]), MASK)], steps=(1, 10)))
     lines = text.splitlines()
     assert lines[0] == "1 pictures, none with an empty mask"
     assert lines[1].split() == ["k", "counted", *SCORES]
@@ -121,13 +121,13 @@ def test_the_table_prints_curves() -> None:
 )
 def test_wrong_pictures_are_errors(maps: Tensor, mask: Tensor, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        grounding([(maps, mask)])
+        score_grounding([(maps, mask)])
 
 
 def test_sets_that_do_not_fit_are_errors() -> None:
     with pytest.raises(ValueError, match="no pictures"):
-        grounding([])
+        score_grounding([])
     with pytest.raises(ValueError, match="picture 1 has 3 maps, the first one has 2"):
-        grounding([(torch.ones(2, 4, 4), MASK), (torch.ones(3, 4, 4), MASK)])
+        score_grounding([(torch.ones(2, 4, 4), MASK), (torch.ones(3, 4, 4), MASK)])
     with pytest.raises(ValueError, match="steps names 3 steps, but each picture has 2"):
-        grounding([(torch.ones(2, 4, 4), MASK)], steps=(1, 2, 3))
+        score_grounding([(torch.ones(2, 4, 4), MASK)], steps=(1, 2, 3))

@@ -10,7 +10,7 @@ from problems import Cubing
 from torch import Tensor, nn
 
 import meq
-from meq.analysis.trajectory import answer, trajectory
+from meq.analysis.trajectory import answer, follow
 
 KINDS = (
     "three modalities",
@@ -28,7 +28,7 @@ KINDS = (
 def test_every_number_is_that_of_the_closed_form() -> None:
     model, features = linear(), tokens()
     target = torch.tensor([0, 1, 2])
-    found = trajectory(model, [batch_of(features, target)], steps=(0, 1, 7), horizon=40)
+    found = follow(model, [batch_of(features, target)], steps=(0, 1, 7), horizon=40)
     assert (found.steps, found.read, found.horizon) == ((0, 1, 5, 7, 40), 5, 40)
     for row, k in enumerate(found.steps):
         state = model.state(k, features)
@@ -50,9 +50,9 @@ def test_every_number_is_that_of_the_closed_form() -> None:
 def test_batches_of_any_size_give_the_same_numbers() -> None:
     model, features = linear(), tokens(batch=7)
     target = torch.arange(7) % 3
-    whole = trajectory(model, [batch_of(features, target)], horizon=20)
+    whole = follow(model, [batch_of(features, target)], horizon=20)
     parts = [batch_of({n: x[a:b] for n, x in features.items()}, target[a:b]) for a, b in ((0, 1), (1, 5), (5, 7))]
-    split = trajectory(model, iter(parts), horizon=20)
+    split = follow(model, iter(parts), horizon=20)
     assert torch.equal(split.predictions, whole.predictions)
     torch.testing.assert_close(split.confidence, whole.confidence)
     torch.testing.assert_close(split.residuals, whole.residuals)
@@ -62,7 +62,7 @@ def test_batches_of_any_size_give_the_same_numbers() -> None:
 
 def test_flips_count_the_samples_that_answer_otherwise_later() -> None:
     model, features = linear(radius=1.2), tokens(batch=30)
-    found = trajectory(model, [batch_of(features)], steps=range(1, 41), horizon=40)
+    found = follow(model, [batch_of(features)], steps=range(1, 41), horizon=40)
     rows = found.predictions.tolist()
     by_hand = [sum(any(later[n] != row[n] for later in rows[k:]) for n in range(30)) for k, row in enumerate(rows)]
     assert found.flips.tolist() == by_hand
@@ -81,7 +81,7 @@ def test_a_metric_sees_all_logits_of_a_step_at_once() -> None:
         seen.append((logits, target))
         return logits.std().item()
 
-    found = trajectory(model, batches, steps=(1,), horizon=9, metric=spread)
+    found = follow(model, batches, steps=(1,), horizon=9, metric=spread)
     expected = [model.read(model.state(k, features), {}) for k in (1, 5, 9)]
     torch.testing.assert_close(found.metric, torch.stack([logits.std() for logits in expected]).detach())
     assert found.metric_name == "spread"
@@ -113,7 +113,7 @@ class Exploding(nn.Module):
 @pytest.mark.parametrize("rows", [[0.5, 30.0, 0.1], [30.0, 40.0]])
 def test_diverged_samples_are_counted_and_do_not_touch_the_others(rows: list[float]) -> None:
     a = torch.tensor(rows, dtype=torch.float64)[:, None]
-    found = trajectory(Exploding(), [batch_of({"a": a}, torch.ones(len(rows), dtype=torch.long))], horizon=50)
+    found = follow(Exploding(), [batch_of({"a": a}, torch.ones(len(rows), dtype=torch.long))], horizon=50)
     gone = a[:, 0] > 1
     assert found.diverged == int(gone.sum())
     assert torch.equal(found.stopped >= 0, gone)
@@ -122,7 +122,7 @@ def test_diverged_samples_are_counted_and_do_not_touch_the_others(rows: list[flo
     assert torch.equal(found.predictions[-1] < 0, gone)  # the last finite state, cubed once more, is not
     assert f"{int(gone.sum())} diverged" in str(found)
     if bool((~gone).any()):
-        alone = trajectory(Exploding(), [batch_of({"a": a[~gone]})], horizon=50)
+        alone = follow(Exploding(), [batch_of({"a": a[~gone]})], horizon=50)
         torch.testing.assert_close(found.confidence[:, ~gone], alone.confidence, rtol=0, atol=0)
         assert found.metric is not None
         assert math.isclose(found.metric[-1], 1.0)
@@ -135,7 +135,7 @@ def test_diverged_samples_are_counted_and_do_not_touch_the_others(rows: list[flo
 def test_every_model_that_iterates_can_be_followed(name: str) -> None:
     model = build(name)
     features, masks = features_for(model), ragged_masks(model)
-    found = trajectory(model, [batch_of(features, torch.zeros(4, dtype=torch.long), **masks)], horizon=12)
+    found = follow(model, [batch_of(features, torch.zeros(4, dtype=torch.long), **masks)], horizon=12)
     model.tol = 0.0
     output = model(features, masks)
     assert torch.equal(found.predictions[found.at(model.steps)], output.logits.argmax(1))
@@ -150,7 +150,7 @@ def test_multiple_choice_has_a_state_per_choice_and_an_answer_per_sample() -> No
     model = build("pair", head="choices", classes=1)
     features = features_for(model)
     features["text"] = torch.randn(4, 5, 3, 5, dtype=torch.float64)
-    found = trajectory(model, [batch_of(features, torch.tensor([0, 4, 1, 2]))], horizon=8)
+    found = follow(model, [batch_of(features, torch.tensor([0, 4, 1, 2]))], horizon=8)
     assert found.predictions.shape[1] == 4
     assert found.residuals["image"].shape[1] == 20
     model.tol = 0.0
@@ -175,7 +175,7 @@ def test_the_model_is_left_as_it_was() -> None:
     model.head.eval()
     modes = [module.training for module in model.modules()]
     batches = [batch_of(features_for(model))]
-    first, second = (trajectory(model, batches, horizon=6) for _ in range(2))
+    first, second = (follow(model, batches, horizon=6) for _ in range(2))
     assert [module.training for module in model.modules()] == modes
     assert torch.equal(first.confidence, second.confidence)  # dropout was off
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
@@ -184,14 +184,14 @@ def test_the_model_is_left_as_it_was() -> None:
 def test_another_solver_of_the_model_is_followed() -> None:
     model = build("pair")
     batches = [batch_of(features_for(model))]
-    damped = trajectory(model, batches, horizon=20)
+    damped = follow(model, batches, horizon=20)
     model.solver = meq.Anderson()
-    faster = trajectory(model, batches, horizon=20)
+    faster = follow(model, batches, horizon=20)
     assert (faster.residuals["image"][-1] < damped.residuals["image"][-1]).all()
 
 
 def test_the_table_names_the_step_that_is_read_and_the_drift() -> None:
-    text = str(trajectory(linear(), [batch_of(tokens(), torch.tensor([0, 1, 2]))], horizon=300))
+    text = str(follow(linear(), [batch_of(tokens(), torch.tensor([0, 1, 2]))], horizon=300))
     lines = text.splitlines()
     assert lines[0] == "3 samples, none diverged"
     assert lines[1].split() == ["k", "accuracy", "confidence", "flips", "lost", "image", "residual", "text", "residual"]
@@ -211,18 +211,18 @@ def test_the_table_names_the_step_that_is_read_and_the_drift() -> None:
 )
 def test_wrong_options_are_errors(options: dict[str, object], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        trajectory(linear(), [batch_of(tokens())], **options)
+        follow(linear(), [batch_of(tokens())], **options)
 
 
-def test_what_cannot_be_followed_is_said() -> None:
+def test_what_cannot_be_followed_is_said(unchecked: None) -> None:
     with pytest.raises(ValueError, match="Concat does not iterate"):
-        trajectory(build("concat"), [])
+        follow(build("concat"), [])
     with pytest.raises(ValueError, match="no batches"):
-        trajectory(linear(), [])
+        follow(linear(), [])
     model = build("pair", classes=None)
     with pytest.raises(ValueError, match="no head"):
-        trajectory(model, [batch_of(features_for(model))])
+        follow(model, [batch_of(features_for(model))])
     with pytest.raises(ValueError, match="some batches have targets"):
-        trajectory(linear(), [batch_of(tokens(), torch.zeros(3, dtype=torch.long)), batch_of(tokens())])
+        follow(linear(), [batch_of(tokens(), torch.zeros(3, dtype=torch.long)), batch_of(tokens())])
     with pytest.raises(ValueError, match="step 3 was not measured"):
-        trajectory(linear(), [batch_of(tokens())], steps=(), horizon=9).at(3)
+        follow(linear(), [batch_of(tokens())], steps=(), horizon=9).at(3)

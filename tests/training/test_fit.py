@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from training.small import small_data, small_model, train_small
 import meq
 from meq.training import TrainConfig
 from meq.training.optimiser import Schedule, make_optimiser
+from meq.training.record import read_record
 from meq.training.seeds import epoch_order, rng_state, sample_seeds, seed_everything, set_rng_state
 
 
@@ -46,14 +48,17 @@ def test_scalars_norms_and_biases_do_not_decay() -> None:
 
 def test_training_lowers_the_loss_and_records_what_happened(tmp_path: Path) -> None:
     record = train_small(tmp_path, epochs=6)
-    on_disk = json.loads((tmp_path / "record.json").read_text())
-    assert on_disk == record
+    on_disk = asdict(read_record(tmp_path))
+    assert all(list(on_disk[name]) == record[name] for name in ("curves", "vitals", "alarms"))
+    assert all(on_disk[name] == record[name] for name in on_disk if name not in ("curves", "vitals", "alarms"))
     assert record["status"] == "finished"
     assert [entry["epoch"] for entry in record["curves"]] == list(range(6))
     assert record["curves"][-1]["train_loss"] < record["curves"][0]["train_loss"]
     assert record["selected"]["by"] == "best"
     assert record["selected"]["value"] == max(entry["accuracy"] for entry in record["curves"])
+    assert set(record["metrics"]) == {"dev", "test"}
     assert set(record["test"]) == {"accuracy", "loss"}
+    assert record["metrics"]["dev"]["accuracy"] == record["selected"]["value"], "the selected weights, once more"
     assert record["data"]["fingerprint"] == small_data().fingerprint()
     assert record["alarms"] == []
 

@@ -46,6 +46,15 @@ def test_a_picture_keeps_its_shape_and_a_missing_one_leaves_no_hole() -> None:
     assert share(with_picture, (20, 40, 220)) > 0.3
 
 
+def test_a_caption_stands_above_the_cards_and_wraps() -> None:
+    plain, short, long = (
+        draw_sheet([card(text="a lake")], LABELS, columns=1, caption=words) for words in ("", "Lakes.", "Lakes. " * 20)
+    )
+    assert plain.height < short.height < long.height
+    top = np.asarray(short.convert("L"))[: short.height - plain.height]
+    assert (top < 90).sum() > 50
+
+
 def test_boxes_of_regions_are_drawn_where_they_are() -> None:
     boxes = ((40.0, 40.0, 200.0, 160.0), (390.0, 190.0, 500.0, 900.0))  # the second leaves the picture
     sheet = draw_sheet([card(objects=Regions(BLUE, boxes, ("Casey", "a very long name")))], LABELS, columns=1)
@@ -77,9 +86,7 @@ def test_a_long_text_is_cut_at_six_lines_and_a_long_word_at_the_edge() -> None:
     assert (sheet[:, GAP + WIDTH - 6 : GAP + WIDTH - 2] > 200).all()
 
 
-@pytest.mark.parametrize(
-    "target", [torch.tensor(0.75), torch.tensor([0.0, 0.9, 0.3]), torch.zeros(3), torch.tensor(7)]
-)
+@pytest.mark.parametrize("target", [torch.tensor(0.75), torch.tensor([0.0, 0.9, 0.3]), torch.zeros(3), torch.tensor(7)])
 def test_targets_of_every_head_have_a_label(target: torch.Tensor) -> None:
     assert draw_sheet([card(target, text="a")], LABELS, columns=1).height > 60
 

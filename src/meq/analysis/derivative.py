@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from meq.analysis.jacobian import block_products
 from meq.analysis.linear import Entries, Matrix, one_sample, reachable_tolerance, solve_linear
 from meq.analysis.tables import spread, text_table
-from meq.core.operator import Inputs, evaluate
+from meq.core.operator import Inputs, Operator, evaluate
 from meq.core.options import checked_options, nearest
 from meq.core.solution import Solution
 from meq.core.solve import solve
@@ -153,10 +153,11 @@ class _Direction:
         return _Moved(self.operator, changed), inputs
 
 
-class _Moved:
+class _Moved(Operator):
     """An operator with some of its parameters replaced."""
 
     def __init__(self, operator: nn.Module, changed: dict[str, Tensor]) -> None:
+        super().__init__()
         self.operator, self.changed = operator, changed
 
     def start(self, inputs: Inputs) -> State:
@@ -164,7 +165,7 @@ class _Moved:
             _Start(self.operator), {f"of.{k}": v for k, v in self.changed.items()}, (inputs,)
         )
 
-    def __call__(self, state: State, inputs: Inputs) -> State:
+    def forward(self, state: State, inputs: Inputs) -> State:
         return torch.func.functional_call(self.operator, self.changed, (state, inputs))
 
 

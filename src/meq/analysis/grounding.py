@@ -77,7 +77,7 @@ class Grounding:
 
 
 @checked_options
-def grounding(pictures: Iterable[tuple[Tensor, Tensor]], *, steps: Sequence[int] | None = None) -> Grounding:
+def score_grounding(pictures: Iterable[tuple[Tensor, Tensor]], *, steps: Sequence[int] | None = None) -> Grounding:
     """Score maps against masks: `pictures` yields (maps S H W over the steps, mask H W), one picture at a time.
 
     Pictures may differ in size. The maps are never negative, as `attribute` and `paint` give them; `steps` names their

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from meq.analysis.jacobian import Blocks, block_products, mean_size, placed
-from meq.analysis.linear import Matrix, one_sample, reachable_tolerance, solve_linear
+from meq.analysis.linear import Inverse, Matrix, one_sample, reachable_tolerance, solve_linear
 from meq.analysis.spectrum import leading_eigenvalue
 from meq.analysis.tables import middle, number, spread, square_table, stacked, text_table
 from meq.core.options import checked_options
@@ -86,7 +86,7 @@ def measure_influence(
     samples = [one_sample(solution, row) for row in range(len(solution.steps))]
     found = []
     for sample in samples:
-        matrix = Matrix.of(operator, sample)
+        matrix = Matrix.of(operator, sample).formed_if_small()
         ask = _Probing(matrix, probes, seed, tol) if not exact else _Dense(matrix)
         found.append((ask, ask.total(), ask.parts(), ask.sums(sorted(set(exchanges)))))
     spectrum = leading_eigenvalue(operator, solution, norms=False, exact=exact)
@@ -154,7 +154,9 @@ class _Probing:
         self.matrix, self.entries, self.tol, self.worst = matrix, matrix.rows, tol, 0.0
         draw = np.random.default_rng(seed)
         self.signs = {a: draw.choice([-1.0, 1.0], (probes, self.entries.count(a))) for a in self.entries.places}
-        self.solved = {a: [self._inverse(self._whole(a, v)) for v in rows] for a, rows in self.signs.items()}
+        inverse = Inverse(matrix, tol=tol)
+        self.solved = {a: [inverse.pull(self._whole(a, v)) for v in rows] for a, rows in self.signs.items()}
+        self.worst = inverse.residual
 
     def total(self) -> dict[str, dict[str, float]]:
         return {a: self._row(a, rows) for a, rows in self.solved.items()}
@@ -180,7 +182,8 @@ class _Probing:
     def _missing(self, carried: dict[str, list[np.ndarray]]) -> float:
         pairs = [(w, s) for a, rows in self.solved.items() for w, s in zip(rows, carried[a], strict=True)]
         gap = sum(float(np.square(w - s).sum()) for w, s in pairs)
-        return float((gap / sum(float(np.square(w).sum()) for w, _ in pairs)) ** 0.5)
+        whole = sum(float(np.square(w).sum()) for w, _ in pairs)
+        return (gap / whole) ** 0.5 if whole else math.nan
 
     def _partial_sums(self, v: np.ndarray, exchanges: list[int]) -> list[tuple[int, np.ndarray]]:
         """v^T (I + J + ... + J^k) for the asked k."""
@@ -198,15 +201,9 @@ class _Probing:
         _, to_rest = block_products(self.matrix, mine, rest)
         _, within_rest = block_products(self.matrix, rest, rest)
         _, to_mine = block_products(self.matrix, rest, mine)
-        solved = solve_linear(lambda u: u - within_rest(u), to_rest(v), tol=self.tol, budget=1000)
+        solved = solve_linear(lambda u: u - within_rest(u), to_rest(v), tol=self.tol, budget=300)
         self.worst = max(self.worst, solved.residual)
         return to_mine(solved.x)
-
-    def _inverse(self, v: np.ndarray) -> np.ndarray:
-        """v^T (I - J)^-1"""
-        solved = solve_linear(lambda u: u - self.matrix.pull(u), v, tol=self.tol, budget=1000)
-        self.worst = max(self.worst, solved.residual)
-        return solved.x
 
     def _whole(self, name: str, v: np.ndarray) -> np.ndarray:
         return placed(v, self.entries.own(name), self.entries.size)

@@ -179,8 +179,12 @@ class Matrix:
         return np.stack(rows) if rows else np.zeros((0, self.columns.size))
 
     def formed(self) -> Formed:
-        """The same map with its matrix at hand: worth it where thousands of products follow."""
+        """The same map with its matrix at hand."""
         return Formed(self)
+
+    def formed_if_small(self) -> Matrix:
+        """The same map, its matrix at hand where forming it is cheaper than the hundreds of products to come."""
+        return self.formed() if self.rows.size <= FORM_LIMIT else self
 
     def _damped(self, before: np.ndarray, after: np.ndarray) -> np.ndarray:
         return after if self.damping == 1 else (1 - self.damping) * before.ravel() + self.damping * after
@@ -206,15 +210,19 @@ class Formed(Matrix):
 class Inverse:
     """(I - J)^-1 as products: by its factors where J is stored, by GMRES otherwise."""
 
-    def __init__(self, matrix: Matrix, *, tol: float, budget: int = 1000) -> None:
+    def __init__(self, matrix: Matrix, *, tol: float, budget: int = 300) -> None:
         self.matrix, self.tol, self.budget = matrix, tol, budget
+        self.singular = False
+        """I - J has no inverse that this precision can tell; known beforehand only where J is stored."""
         self.residual = 0.0
         """The largest relative residual of all solves so far."""
         self.factors: Any = None
         if isinstance(matrix, Formed):
             from scipy.linalg import lu_factor
 
-            self.factors = lu_factor(np.eye(matrix.rows.size) - matrix.matrix)
+            whole = np.eye(matrix.rows.size) - matrix.matrix
+            self.singular = matrix.rows.size > 0 and 1 / np.linalg.cond(whole) < 10 * precision(matrix.rows.like)
+            self.factors = None if self.singular else lu_factor(whole)
 
     def push(self, v: np.ndarray) -> np.ndarray:
         return self._solved(lambda x: x - self.matrix.push(x), v, transposed=False)
@@ -223,7 +231,9 @@ class Inverse:
         return self._solved(lambda x: x - self.matrix.pull(x), u, transposed=True)
 
     def _solved(self, product: Product, b: np.ndarray, *, transposed: bool) -> np.ndarray:
-        if self.factors is None:
+        if self.singular:
+            solved = Solved(np.full_like(b, np.nan), np.inf)
+        elif self.factors is None:
             solved = solve_linear(product, b, tol=self.tol, budget=self.budget)
         else:
             solved = self._by_factors(product, b, transposed=transposed)
@@ -259,9 +269,14 @@ def solve_linear(product: Product, b: np.ndarray, *, tol: float, budget: int) ->
     return Solved(x, float(np.linalg.norm(b - product(x)) / size))
 
 
+def precision(state: State) -> float:
+    """The relative rounding error of the coarsest of a state's dtypes."""
+    return max(torch.finfo(x.dtype).eps for x in state.values())
+
+
 def reachable_tolerance(state: State) -> float:
     """A relative residual that products in this precision can reach."""
-    coarsest = max(torch.finfo(x.dtype).eps for x in state.values())
+    coarsest = precision(state)
     return 1e-10 if coarsest < 1e-12 else 50 * coarsest
 
 
@@ -281,6 +296,8 @@ def _hidden_to_zero(state: State, masks: Masks) -> State:
     return {name: x.masked_fill(~per_sample(masks[name], x), 0) if name in masks else x for name, x in state.items()}
 
 
+FORM_LIMIT = 1024
+"""Up to this many entries a Jacobian is stored where hundreds of products with it or its inverse are to come."""
 SMALL = 64
 """A matrix of at most this many columns is formed from its products: nothing is saved below that."""
 

@@ -14,15 +14,12 @@ from meq.analysis.jacobian import Blocks, mean_size, placed
 from meq.analysis.linear import Inverse, Matrix, largest_singular_value, one_sample, reachable_tolerance
 from meq.analysis.sources import Sources, find_sources
 from meq.analysis.tables import middle, number, spread, square_table, stacked, text_table
-from meq.core.operator import Inputs
+from meq.core.operator import Inputs, Operator
 from meq.core.options import checked_options
 from meq.core.solution import Solution, Stop
 from meq.core.solve import solve
 from meq.core.solvers import Anderson
 from meq.core.state import State
-
-FORM_LIMIT = 1024
-"""Up to this many state entries the matrices are stored: the norm of an inverse takes thousands of products."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -125,8 +122,9 @@ class _Sample:
         self.sources: Sources = find_sources(operator, sample)
         self.jacobian = Matrix.of(operator, sample)
         self.drive = Matrix.of_sources(operator, sample, self.sources)
-        if exact or self.jacobian.rows.size <= FORM_LIMIT:
-            self.jacobian, self.drive = self.jacobian.formed(), self.drive.formed()
+        self.jacobian, self.drive = (
+            matrix.formed() if exact else matrix.formed_if_small() for matrix in (self.jacobian, self.drive)
+        )
         self.inverse = Inverse(self.jacobian, tol=tol)
         self.random, self.exact = np.random.default_rng(seed), exact
 
@@ -205,7 +203,7 @@ class _Sample:
         start = self.sample.state
         with torch.no_grad():
             found = solve(
-                _From(self.operator, start),  # type: ignore[arg-type]
+                _From(self.operator, start),
                 self.sources.rebuild(values),
                 solver=Anderson(),
                 steps=steps,
@@ -218,16 +216,17 @@ class _Sample:
         return largest_singular_value(push, pull, size, tol=1e-2, exact=self.exact)
 
 
-class _From:
+class _From(Operator):
     """The operator, starting from a given state."""
 
     def __init__(self, operator: Any, state: State) -> None:
+        super().__init__()
         self.operator, self.state = operator, state
 
     def start(self, inputs: Inputs) -> State:
         return dict(self.state)
 
-    def __call__(self, state: State, inputs: Inputs) -> State:
+    def forward(self, state: State, inputs: Inputs) -> State:
         return self.operator(state, inputs)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from meq.core.solvers import Solver
 from meq.core.state import State
 
 
+@runtime_checkable
 class Subject(Protocol):
     """A model that iterates and can be read at any state; those of `meq.models` are, so may be one of your own."""
 

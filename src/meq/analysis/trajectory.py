@@ -97,7 +97,7 @@ class Trajectory:
 
 
 @checked_options
-def trajectory(
+def follow(
     model: Subject,
     batches: Iterable[Any],
     *,

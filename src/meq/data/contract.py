@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar, overload
 
@@ -71,10 +71,15 @@ Row = TypeVar("Row")
 
 
 class Rows(Sequence[Example], Generic[Row]):
-    """Examples that are made when they are asked for, from rows that are small to keep."""
+    """Examples that are made when they are asked for, from rows that are small to keep.
 
-    def __init__(self, rows: Sequence[Row], make: Callable[[Row], Example]) -> None:
-        self.rows, self.make = rows, make
+    `stamp` gives what a fingerprint needs of a row, where that is known without making the example.
+    """
+
+    def __init__(
+        self, rows: Sequence[Row], make: Callable[[Row], Example], *, stamp: Callable[[Row], bytes] | None = None
+    ) -> None:
+        self.rows, self.make, self.stamp = rows, make, stamp
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -84,7 +89,9 @@ class Rows(Sequence[Example], Generic[Row]):
     @overload
     def __getitem__(self, place: slice) -> Rows[Row]: ...
     def __getitem__(self, place: int | slice) -> Example | Rows[Row]:
-        return Rows(self.rows[place], self.make) if isinstance(place, slice) else self.make(self.rows[place])
+        if isinstance(place, slice):
+            return Rows(self.rows[place], self.make, stamp=self.stamp)
+        return self.make(self.rows[place])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -120,12 +127,24 @@ class DataSet:
         digest = hashlib.sha256()
         for name, split in self.splits.items():
             digest.update(f"{name}:{len(split)};".encode())
-            for example in split:
-                digest.update(f"{len(example.id)}:{example.id}".encode())
-                for modality, content in sorted(example.content.items()):
-                    digest.update(f"{modality}:".encode() + fingerprint_of(content))
-                digest.update(b"unlabelled" if example.target is None else fingerprint_of(example.target))
+            for stamp in _stamps(split):
+                digest.update(stamp)
         return digest.hexdigest()
+
+
+def stamp_of(example: Example, known: Mapping[str, bytes] | None = None) -> bytes:
+    """What a fingerprint takes of an example: id, contents, target. `known`: hashes of contents, in place of them."""
+    hashes = dict(known or {})
+    hashes |= {name: fingerprint_of(content) for name, content in example.content.items() if name not in hashes}
+    contents = b"".join(f"{modality}:".encode() + hashed for modality, hashed in sorted(hashes.items()))
+    target = b"unlabelled" if example.target is None else fingerprint_of(example.target)
+    return f"{len(example.id)}:{example.id}".encode() + contents + target
+
+
+def _stamps(split: Split) -> Iterator[bytes]:
+    if isinstance(split, Rows) and split.stamp is not None:
+        return map(split.stamp, split.rows)
+    return map(stamp_of, split)
 
 
 def collate(examples: Sequence[Example], widths: Mapping[str, int]) -> Batch:

@@ -1,9 +1,9 @@
 """scenes: pictures of coloured shapes, partly covered, and statements that are true, false or open of them.
 
 Generated from a seed; nothing to download. Labels are those of possible worlds (`scenes_worlds`). The set is made of
-groups of three pictures and three statements whose nine labels form a Latin square: every picture meets one statement of
-each label, and every statement one picture of each. So the label counts are uniform given the picture alone, its covers
-and colours included, and given the statement alone; what remains to be learned is in the pair.
+groups of three pictures and three statements whose nine labels form a Latin square: every picture meets one statement
+of each label, and every statement one picture of each. So the label counts are uniform given the picture alone, its
+covers and colours included, and given the statement alone; what is left to learn is in the pair.
 """
 
 from __future__ import annotations
@@ -45,8 +45,13 @@ SQUARES = np.array([[[0, 1, 2], [1, 2, 0], [2, 0, 1]], [[0, 1, 2], [2, 0, 1], [1
 PROPOSALS = 96
 """Scenes drawn at once, of which the best that has the wanted labels is taken."""
 MOST_COVERS = 3
-REASONS = ("it can be seen", "not seen, but covers of its colour may hide it", "not seen, and no cover could hide it")
+REASONS = ("it can be seen", "it depends on what a cover hides", "it is false, whatever the covers hide")
 """By label."""
+RULE = (
+    "Beneath a cover is nothing, or a thing of the cover's own colour. A statement that is true whatever the covers "
+    "hide is an entailment, one that is false whatever they hide is a contradiction, any other is neutral."
+)
+RELATION_RULE = " Left, right, above and below go by columns and rows of the three by three cells."
 
 
 @checked_options
@@ -63,8 +68,8 @@ def scenes(
 ) -> DataSet:
     """Generate the set; the same arguments always give the same examples.
 
-    `kinds`: existence, binding, relation, chain (a relation of a relation). `covered`: the most covers a picture has, and
-    it has at least one. `camouflaged`: the share of things in the ground's texture and half of its colour. `size`: pixels
+    `kinds`: existence, binding, relation, chain (a relation of a relation). `covered`: the most covers a picture has;
+    the least is one. `camouflaged`: the share of things in the ground's texture and half of its colour. `size`: pixels
     of a side. Splits share no scene, and dev and test do not change with the size of train.
     """
     kinds = _checked_kinds(kinds)
@@ -75,6 +80,7 @@ def scenes(
         name: [row for group in _groups(name, count, kinds, covered, seed, used) for row in group.rows()]
         for name, count in counts.items()
     }
+    rule = RULE + (RELATION_RULE if {"relation", "chain"} & set(kinds) else "")
     make = partial(_example, hidden_permille=round(1000 * camouflaged), size=size, seed=seed)
     return DataSet(
         name="scenes",
@@ -85,7 +91,7 @@ def scenes(
         metric=ACCURACY,
         facts={
             **{"train": train, "dev": dev, "test": test, "kinds": list(kinds), "covered": covered},
-            **{"camouflaged": camouflaged, "size": size, "seed": seed, "grid": GRID},
+            **{"camouflaged": camouflaged, "size": size, "seed": seed, "grid": GRID, "rule": rule},
         },
     )
 
@@ -188,9 +194,7 @@ def _groups(
         yield group
 
 
-def _try_group(
-    split: str, number: int, kind: str, *, dice: Dice, covered: int, used: set[bytes]
-) -> _Group | None:
+def _try_group(split: str, number: int, kind: str, *, dice: Dice, covered: int, used: set[bytes]) -> _Group | None:
     """Three statements of a kind and a scene for each row of a Latin square, or None if one was not found."""
     statements = _statements(kind, dice)
     square = SQUARES[dice.one(2)]
@@ -207,13 +211,16 @@ def _try_group(
 def _find_scene(
     statements: tuple[Statement, ...], labels: np.ndarray, dice: Dice, *, covered: int, used: set[bytes]
 ) -> np.ndarray | None:
-    """The scene with these labels, among the proposed ones, that shows most of what the statements name."""
+    """A scene with these labels among the proposed ones: every other time the one with most lures, else with fewest.
+
+    With lures alone, shapes would tell nothing before they are bound to colours, and binding would be slow to learn.
+    """
     covers = 1 + dice.one(covered)
     proposed = _propose(statements, labels, dice, covers)
     right = [statement.labels(proposed) == label for statement, label in zip(statements, labels, strict=True)]
     proposed = proposed[np.all([*right, (proposed >= COVERED).sum(1) == covers], axis=0)]
     lures = np.sum([statement.lures(proposed) for statement in statements], axis=0)
-    for place in np.argsort(-lures, kind="stable"):
+    for place in np.argsort(lures if dice.one(2) else -lures, kind="stable"):
         if bytes(proposed[place].tolist()) not in used:
             return proposed[place]
     return None
@@ -222,8 +229,8 @@ def _find_scene(
 def _propose(statements: tuple[Statement, ...], labels: np.ndarray, dice: Dice, covers: int) -> Cells:
     """Scenes of things that the statements name, things that share a colour or shape with them, and others.
 
-    What should be entailed is put in, what should be neutral is put in with one of its things covered; whether the labels
-    are right is for the caller to see.
+    What should be entailed is put in, what should be neutral is put in with one of its things covered; whether the
+    labels are right is for the caller to see.
     """
     named = [_number(thing, dice) for statement in statements for thing in statement.things]
     near = [_changed(thing, dice) for thing in named for _ in range(2)]
@@ -292,13 +299,12 @@ def _checked_kinds(kinds: Sequence[str]) -> tuple[str, ...]:
         if kind not in KINDS:
             raise ValueError(f"scenes has no statements of kind {kind!r}: {nearest(kind, KINDS)}")
     if not kinds or len(set(kinds)) < len(kinds):
-        raise ValueError(f"scenes: kinds must be some of {', '.join(KINDS)}, each once; got {', '.join(kinds) or 'none'}")
+        got = ", ".join(kinds) or "none"
+        raise ValueError(f"scenes: kinds must be some of {', '.join(KINDS)}, each once; got {got}")
     return kinds
 
 
-def _check(
-    counts: dict[str, int], kinds: tuple[str, ...], *, covered: int, camouflaged: float, size: int
-) -> None:
+def _check(counts: dict[str, int], kinds: tuple[str, ...], *, covered: int, camouflaged: float, size: int) -> None:
     unit = GROUP * len(kinds)
     for name, count in counts.items():
         if count < 0 or count % unit:

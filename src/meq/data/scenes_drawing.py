@@ -29,7 +29,7 @@ class Dice:
     def __init__(self, seeds: Sequence[int]) -> None:
         self.bits = np.random.PCG64(np.random.SeedSequence(list(seeds)))
 
-    def draw(self, count: int, *shape: int) -> Int[np.ndarray, "..."]:
+    def draw(self, count: int, *shape: int) -> np.ndarray:
         """Numbers from 0 to count - 1."""
         raw = self.bits.random_raw(int(np.prod(shape, dtype=int)))
         return (np.asarray(raw, dtype=np.uint64) % np.uint64(count)).astype(np.int64).reshape(shape)
@@ -37,7 +37,7 @@ class Dice:
     def one(self, count: int) -> int:
         return int(self.bits.random_raw()) % count
 
-    def bytes(self, *shape: int) -> Int[np.ndarray, "..."]:
+    def bytes(self, *shape: int) -> np.ndarray:
         """Numbers from 0 to 255, eight from each draw."""
         wanted = int(np.prod(shape, dtype=int))
         raw = np.asarray(self.bits.random_raw((wanted + 7) // 8), dtype="<u8")

@@ -12,9 +12,9 @@ possible worlds. A statement is
 Without the rule, a cover could hide anything, and nothing that exists somewhere could ever be ruled out.
 
 Statements only say that things exist, so that hiding nothing is the completion in which fewest of them are true: a
-statement is entailed where the uncovered cells alone make it true. It is possible where each thing it names can be given
-a cell of its own that shows it or has a cover of its colour. Both are decided for many scenes at once; the tests compare
-with every completion, written out.
+statement is entailed where the uncovered cells alone make it true. It is possible where each thing it names can be
+given a cell of its own that shows it or has a cover of its colour. Both are decided for many scenes at once; the tests
+compare with every completion, written out.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GRID = 3
 CELLS = GRID * GRID
 THINGS = len(COLOURS) * len(SHAPES)
 EMPTY, COVERED = THINGS, THINGS + 1
-"""What a cell holds, besides the things 0 .. THINGS - 1, numbered colour x shapes + shape; COVERED + colour is a cover."""
+"""What a cell holds: a thing, colour x shapes + shape; or nothing, EMPTY; or a cover, COVERED + its colour."""
 LABELS = ("entailment", "neutral", "contradiction")
 KINDS = ("existence", "binding", "relation", "chain")
 """Of growing depth: the hops of a statement are its kind's place in this list, from 1."""

@@ -1,5 +1,8 @@
-"""Frozen encoders: from pictures and texts to tokens, each with its place in the original."""
+"""Frozen encoders: from pictures and texts to tokens, each with its place in the original; computed once, and kept."""
 
-from meq.encoders.contract import Encoder, Tokens, encode
+from meq.encoders.builtin import default_encoders
+from meq.encoders.contract import Encoder, Tokens
+from meq.encoders.encode import encode
+from meq.encoders.store import FeatureStore
 
-__all__ = ["Encoder", "Tokens", "encode"]
+__all__ = ["Encoder", "FeatureStore", "Tokens", "default_encoders", "encode"]

@@ -1,7 +1,7 @@
 """Encoders without weights: patches of a picture by fixed descriptors, words by a vocabulary and by hashing.
 
-Nothing is downloaded and nothing is learned. They describe colour, texture and outline, not what a photograph is of: for
-photographs and free text a pretrained encoder will serve better, these serve anywhere.
+Nothing is downloaded and nothing is learned. They describe colour, texture and outline, not what a photograph is of:
+for photographs and free text a pretrained encoder will serve better, these serve anywhere.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ SIDE = 16
 """Pixels of a patch's side when it is described, whatever the picture's size."""
 BITMAP = 8
 HUES, SHADES, EDGES, OUTLINE = 8, 4, 8, 12
-DESCRIPTORS = 12 + HUES + SHADES + EDGES + OUTLINE + BITMAP**2 + 1
+FOLDS = range(2, 7)
+DESCRIPTORS = 12 + HUES + SHADES + EDGES + OUTLINE + BITMAP**2 + len(FOLDS) + 2
 FAINT = 40.0
 """A difference of colour, of 255, below which a patch counts as having no figure in it."""
 NOTHING = 1e-3
-"""Added to a histogram's total, per pixel: a plain patch has no hue and no direction, rather than those of its noise."""
+"""Added to a histogram's total, per pixel: a plain patch has no hue and no direction, not those of its noise."""
 PHOTO_GRID = 6
 """Rows and columns of patches for pictures of which nothing is known."""
 
@@ -42,12 +43,16 @@ class Patches(Encoder):
     """One token per cell of a grid over the picture: colours, edges, the outline of what stands out, and the place."""
 
     kind = "image"
+    revision = "v1"
 
     def __init__(self, *, grid: int = PHOTO_GRID) -> None:
         if not 1 <= grid <= 64:
             raise ValueError(f"Patches: grid must lie between 1 and 64, got {grid}")
         self.grid = grid
         self.name = f"patches-{grid}x{grid}-v1"
+        self.weight_hash = _definition_hash(
+            self.name, SIDE, BITMAP, HUES, SHADES, EDGES, OUTLINE, FOLDS, FAINT, NOTHING
+        )
         self.width = DESCRIPTORS + 2 * grid
 
     def __call__(self, contents: Sequence[Content]) -> list[Tokens]:
@@ -80,9 +85,9 @@ def describe(patches: Patch) -> Float[np.ndarray, "T W"]:
         2 * _hues(patches, figure),
         _shades(patches),
         _orientations(patches.mean(3) / 255, EDGES, signed=False),
-        4 * _orientations(figure, OUTLINE, signed=True),
-        0.6 * (_bitmap(figure).reshape(len(patches), -1) - 0.25),
-        figure.mean((1, 2))[:, None],
+        2 * _orientations(figure, OUTLINE, signed=True),
+        0.4 * (_bitmap(figure).reshape(len(patches), -1) - 0.25),
+        2 * _symmetry(figure),
     ]
     return np.concatenate(parts, axis=1)
 
@@ -158,22 +163,43 @@ def _bitmap(figure: Map) -> Float[np.ndarray, "T 8 8"]:
     return moved.reshape(-1, BITMAP, step, BITMAP, step).mean((2, 4))
 
 
+def _symmetry(figure: Map) -> Float[np.ndarray, "T S"]:
+    """How far the outline repeats itself in 2 .. 6 parts of a turn, how round it is, and whether there is any.
+
+    |sum w e^(i n t)| / sum w over the pixels at angle t from the figure's middle, with w = figure x distance^4, since
+    it is the rim that tells shapes apart. A triangle has 3, a square 4, a star 5, and a disc none.
+    """
+    along, mass = np.arange(SIDE, dtype=figure.dtype), figure.sum((1, 2)) + 1e-6
+    down = along[None, :, None] - ((figure.sum(2) * along).sum(1) / mass)[:, None, None]
+    right = along[None, None, :] - ((figure.sum(1) * along).sum(1) / mass)[:, None, None]
+    squared = down**2 + right**2
+    turn = (right + 1j * down) / np.sqrt(np.maximum(squared, 1e-6))
+    weights = (figure * squared**2).reshape(len(figure), 1, -1)
+    turned = np.cumprod(np.broadcast_to(turn.reshape(len(figure), -1, 1), (len(figure), SIDE**2, max(FOLDS))), axis=2)
+    repeats = np.abs(weights @ turned[:, :, FOLDS[0] - 1 :])[:, 0] / (weights.sum(2) + 1e-6)
+    there = (mass / (mass + SIDE))[:, None]
+    round_ = (1 - repeats.sum(1, keepdims=True)).clip(0, 1)
+    return there * np.concatenate([repeats, round_, np.ones_like(round_)], axis=1)
+
+
 def _place_code(grid: int) -> Float[np.ndarray, "T P"]:
     """The row and the column, one-hot."""
     row, column = np.divmod(np.arange(grid * grid), grid)
-    return 1.5 * np.concatenate([np.eye(grid)[row], np.eye(grid)[column]], axis=1)
+    return np.concatenate([np.eye(grid)[row], np.eye(grid)[column]], axis=1)
 
 
-# -- words ---------------------------------------------------------------------------------------------------------------
+# -- words -------------------------------------------------------------------------------------------------------------
 
-VOCABULARY = (
-    *("a", "above", "an", "and", "are", "at", "below", "blue", "bottom", "circle", "column", "green", "in", "is", "left"),
-    *("middle", "no", "not", "of", "on", "red", "right", "row", "square", "star", "that", "the", "there", "thing", "to"),
-    *("top", "triangle", "with", "yellow", ".", ",", "?", "!"),
+SCENE_WORDS = (
+    *("a", "is", "that", "there", "thing", "red", "green", "blue", "yellow", "circle", "square", "triangle", "star"),
+    *("left", "right", "of", "above", "below"),
 )
+COMMON_WORDS = ("the", "an", "and", "are", "in", "on", "at", "to", "with", "no", "not", ".", ",", "?", "!")
+VOCABULARY = (*SCENE_WORDS, *COMMON_WORDS)
+"""Words with a feature of their own; all others share the buckets."""
 BUCKETS = 128
 WAVES = 8
-WORD = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
+WORD = re.compile(r"\w+(?:['\u2019]\w+)*|[^\w\s]")
 
 
 @checked_options
@@ -184,12 +210,14 @@ class Words(Encoder):
     """
 
     kind = "text"
+    revision = "v1"
 
     def __init__(self, *, max_words: int = 64) -> None:
         if max_words < 1:
             raise ValueError(f"Words: max_words must be at least 1, got {max_words}")
         self.max_words = max_words
         self.name = f"words-{max_words}-v1"
+        self.weight_hash = _definition_hash(self.name, VOCABULARY, BUCKETS, WAVES, WORD.pattern)
         self.width = len(VOCABULARY) + BUCKETS + 2 * WAVES
         self.truncated = 0
         """How many of the texts encoded so far were longer than `max_words`."""
@@ -201,13 +229,14 @@ class Words(Encoder):
         if not isinstance(content, str):
             raise TypeError(f"{self.name} reads texts, got {type(content).__name__}")
         found = list(WORD.finditer(content))
-        self.truncated += len(found) > self.max_words
+        cut = len(found) > self.max_words
+        self.truncated += cut
         found = found[: self.max_words]
         codes = [word_code(match.group().lower()) for match in found]
         words = np.stack(codes) if codes else np.zeros((0, len(VOCABULARY) + BUCKETS))
         features = np.concatenate([words, _position_code(len(found))], axis=1)
         spans = torch.tensor([match.span() for match in found]).reshape(-1, 2).long()
-        return Tokens(features=torch.from_numpy(features.astype(np.float32)), spans=spans)
+        return Tokens(features=torch.from_numpy(features.astype(np.float32)), spans=spans, cut=cut)
 
 
 @lru_cache(maxsize=100_000)
@@ -231,7 +260,12 @@ def _position_code(count: int) -> Float[np.ndarray, "N P"]:
     return 0.2 * np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
 
 
-# -- by default ----------------------------------------------------------------------------------------------------------
+def _definition_hash(*parts: object) -> str:
+    """Stands for the hash of weights. A changed way of describing needs a new version in the encoder's name."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+# -- by default --------------------------------------------------------------------------------------------------------
 
 
 def default_encoders(data: DataSet) -> dict[str, Encoder]:

@@ -112,7 +112,7 @@ class Iterated(FusionModel):
 
     def gates(self, solution: Solution) -> dict[str, Float[Tensor, " B"]]:
         with torch.no_grad():
-            opened = self.coupling.openness(solution.state, solution.inputs)
+            opened = solution.operator.openness(solution.state, solution.inputs)
         return {name: _mean_over_real(g, solution.masks.get(name)) for name, g in opened.items()}
 
 

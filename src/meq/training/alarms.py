@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-GATE_CLOSED = 1e-3
-COUPLING_GONE = 1e-2
-IDENTITY_BAND = 1e-2
-SAME_STATE = 1e-3
+from meq.analysis.collapse import COUPLING_GONE, GATE_CLOSED, IDENTITY_BAND, SAME_STATE
+
 GROWTH = 10.0
 FAR_FROM_SETTLED = 0.2
 """The paper reads healthy models at residuals of up to 0.1: growth below this is no divergence."""

@@ -9,15 +9,23 @@ from pathlib import Path
 from typing import Any
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_bytes(path: Path, content: bytes) -> None:
     """Write beside the target, flush to disk, then rename over it."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(content, file, indent=1)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """For files that only this program reads back; records are written by `plain.dumps`, which is strict."""
+    write_bytes(path, (json.dumps(content, indent=1) + "\n").encode())
 
 
 def sha256(path: Path) -> str:

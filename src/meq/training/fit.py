@@ -6,37 +6,61 @@ depend on the seed, the step and the sample only, so the number of processes cha
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.tracking import get_available_trackers
-from accelerate.utils import gather_object
 from rich.console import Console
+from safetensors.torch import load_file
 from torch import Tensor
 
-from meq.data.contract import Batch, DataSet, Split, collate
+from meq.data.contract import Batch, DataSet, collate
 from meq.models.base import FusionModel
-from meq.objectives import Loss, Objective, task_loss
+from meq.models.hub import WEIGHTS
+from meq.objectives import Loss, Objective
 from meq.training.alarms import Vitals, raised
+from meq.training.batches import Batches, with_last
+from meq.training.bundle import TASK, make_task, write_task
 from meq.training.checkpoint import Checkpoints
 from meq.training.config import TrainConfig
-from meq.training.files import write_json
+from meq.training.environment import Session, session
+from meq.training.evaluation import labelled, predict_split, scores
+from meq.training.files import sha256
 from meq.training.monitor import take_vitals
 from meq.training.optimiser import Schedule, make_optimiser
+from meq.training.plain import plain
+from meq.training.predictions import Predictions, write_predictions
 from meq.training.progress import LiveBar
-from meq.training.record import Progress, make_record
-from meq.training.seeds import epoch_order, sample_seeds
+from meq.training.record import (
+    FAILED,
+    FINISHED,
+    STOPPED,
+    HashedFile,
+    Progress,
+    Provenance,
+    RunError,
+    RunRecord,
+    blank_record,
+    data_facts,
+    read_record,
+    selected,
+    write_record,
+)
+from meq.training.seeds import sample_seeds
 
 
 class TrainingError(RuntimeError):
     """The run stopped because it could not go on; the message says where, why and from what it can be resumed."""
+
+    def __init__(self, message: str, batch_ids: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.batch_ids = tuple(batch_ids)
 
 
 def fit(
@@ -64,8 +88,11 @@ class Training:
         folder: str | Path,
         config: TrainConfig,
         console: Console | None = None,
+        *,
+        provenance: Provenance | None = None,
     ) -> None:
         self.data, self.objective, self.folder, self.config = data, objective, Path(folder), config
+        self.provenance = Provenance() if provenance is None else provenance
         self.folder.mkdir(parents=True, exist_ok=True)
         _refuse_missing_trackers(config.trackers)
         self.accelerator = Accelerator(
@@ -80,25 +107,47 @@ class Training:
         self.model: FusionModel = self.accelerator.unwrap_model(self.wrapped)
         self.checkpoints = Checkpoints(self.folder / "checkpoints")
         self.progress = Progress()
+        self.sessions: tuple[Session, ...] = ()
         self.fingerprint = data.fingerprint()
-        self.updates = self._updates_per_epoch()
+        self.batches = Batches(data, config, self.accelerator)
+        self.updates = self.batches.updates
         total = config.epochs * self.updates
+        facts = data_facts(data, self.fingerprint, self.provenance)
+        self.blank = blank_record(
+            self.model,
+            objective,
+            facts,
+            config,
+            self.provenance,
+            metric=data.metric.name,
+            processes=self.accelerator.num_processes,
+        )
         self.schedule = Schedule(total_steps=total, peak=config.learning_rate, warmup=config.warmup, decay=config.decay)
         self.bar = LiveBar(total, shown=self.main, console=console)
 
     def run(self, *, resume: bool) -> dict[str, Any]:
         self._begin(resume)
+        try:
+            record = self._run()
+        except KeyboardInterrupt:
+            self._write_record(self._record("interrupted"))
+            raise
+        except Exception as error:
+            self._write_record(replace(self._record(FAILED), error=self._error(error)))
+            raise
+        self._write_record(record)
+        self.accelerator.end_training()
+        lists = {name: list(getattr(record, name)) for name in ("curves", "vitals", "alarms")}
+        return {**asdict(record), **lists, "test": record.metrics.get("test")}
+
+    def _run(self) -> RunRecord:
         started = time.monotonic() - self.progress.seconds
         with self.bar:
             while self.progress.epoch < self.config.epochs and not self.progress.stopped:
                 self._train_epoch(started)
                 self._finish_epoch(started)
         self._keep_last()
-        record = self._record("stopped by an alarm" if self.progress.stopped else "finished")
-        record["test"] = self._test()
-        self._write_record(record)
-        self.accelerator.end_training()
-        return record
+        return self._scored(self._record(STOPPED if self.progress.stopped else FINISHED))
 
     # -- the parts of a run ------------------------------------------------------------------------------------------
 
@@ -111,26 +160,28 @@ class Training:
             self._refuse_another_run()
             self.progress = Progress(**restored[1])
             self.bar.say(f"resuming {self.folder} after step {self.progress.step} of {self.schedule.total_steps}")
+        self.sessions += (session(self.progress.step, self.accelerator.device),)
         if self.config.trackers:
             self.accelerator.init_trackers("meq", {name: str(x) for name, x in self.config.to_json().items()})
         self._write_record(self._record("running"))
 
     def _refuse_another_run(self) -> None:
         """A run goes on as it began, or its curves would be those of two different ones."""
-        began, now = json.loads((self.folder / "record.json").read_text(encoding="utf-8")), self._record("running")
-        for part in ("config", "model", "objective", "data", "processes"):
-            old, new = began[part], now[part]
+        began, now = read_record(self.folder), self._record("running")
+        for part in ("study", "arm", "config", "model", "objective", "data", "processes"):
+            old, new = plain(getattr(began, part)), plain(getattr(now, part))
             if old != new:
                 what = [name for name in new if old.get(name) != new[name]] if isinstance(new, dict) else [part]
                 raise TrainingError(
                     f"{self.folder} cannot be resumed: its {part} differs in {', '.join(what)}. "
                     "Resume with the options it was begun with, or choose another folder"
                 )
+        self.sessions = began.sessions
 
     def _train_epoch(self, started: float) -> None:
         self.wrapped.train()
         progress = self.progress
-        for micro_batches in self._batches(progress.epoch, progress.position):
+        for micro_batches in self.batches.of_epoch(progress.epoch, progress.position):
             loss = self._update(micro_batches)
             progress.loss_sum += float(loss.total.detach())
             progress.position, progress.step = progress.position + 1, progress.step + 1
@@ -142,7 +193,7 @@ class Training:
         step = self.progress.step
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.at(step)
-        for last, batch in _with_last(micro_batches):
+        for last, batch in with_last(micro_batches):
             waiting = nullcontext() if last else self.accelerator.no_sync(self.wrapped)
             with waiting, self.accelerator.autocast():
                 seeds = sample_seeds(self.config.seed, step, batch.ids)
@@ -158,7 +209,8 @@ class Training:
 
     def _finish_epoch(self, started: float) -> None:
         progress = self.progress
-        score, loss = self.evaluate("dev")
+        found = self._scores(self._predict("dev"))
+        score, loss = found[self.data.metric.name], found["loss"]
         entry = {
             "epoch": progress.epoch,
             "step": progress.step,
@@ -171,7 +223,7 @@ class Training:
         if score == score and (progress.best is None or score > progress.best["value"]):  # NaN is never the best
             progress.best = {"epoch": progress.epoch, "value": score}
             if self.config.select == "best" and self.main:
-                self.model.save_pretrained(self.folder / "model")
+                self._save_model()
         self.bar.update(progress.step, progress.epoch, loss=entry["train_loss"], metric=score)
         self.bar.end_epoch(progress.epoch)
         self.accelerator.log({key: value for key, value in entry.items() if key != "step"}, step=progress.step)
@@ -201,49 +253,33 @@ class Training:
             self.bar.say(f"ALARM, {alarm.kind} at epoch {alarm.epoch}: {alarm.message}")
             self.progress.stopped |= self.config.stop_on_alarm
 
-    def evaluate(self, split: str) -> tuple[float, float]:
-        """The metric and the mean task loss on a split, shared out among the processes."""
-        examples = self.data.splits[split]
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        rows: list[tuple[Tensor, Tensor, Tensor]] = []
-        self.model.eval()
-        with torch.no_grad(), self.accelerator.autocast():
-            mine = range(rank, len(examples), world)
-            for start in range(0, len(mine), self.config.batch_size):
-                part = mine[start : start + self.config.batch_size]
-                batch = collate([examples[row] for row in part], self.data.widths).to(self.accelerator.device)
-                logits = self.model(batch.features, batch.masks).logits
-                losses = task_loss(self.objective.task)(logits, batch.target)
-                rows += zip(logits.float().cpu(), batch.target.cpu(), losses.float().cpu(), strict=True)
-        if world > 1:
-            rows = _interleaved(gather_object([rows]))  # back in the order of the split
-        columns = [torch.stack([row[column] for row in rows]) for column in range(3)]
-        return self.data.metric(columns[0], columns[1]), float(columns[2].double().mean())
+    def _predict(self, split: str) -> Predictions:
+        size = self.config.batch_size
+        return predict_split(self.model, self.data, split, accelerator=self.accelerator, batch_size=size)
+
+    def _scores(self, predictions: Predictions) -> dict[str, float]:
+        return scores((self.data.metric, *self.data.also), self.objective.task, predictions)
+
+    def _scored(self, record: RunRecord) -> RunRecord:
+        """The selected weights on every labelled split that was not trained on, and their answers kept."""
+        weights = self.folder / "model" / WEIGHTS
+        self.model.load_state_dict(load_file(weights))
+        metrics, files = {}, {}
+        for split in self.data.splits:
+            if split == "train" or not labelled(self.data.splits[split]):
+                continue
+            predictions = self._predict(split)
+            metrics[split] = self._scores(predictions)
+            if self.main:
+                write_predictions(self.folder / "predictions" / f"{split}.parquet", predictions)
+                files[split] = self._hashed(f"predictions/{split}.parquet")
+        if self.main:
+            task = make_task(self.data, self.fingerprint, self.provenance, weights=weights)
+            write_task(self.folder / "model", task)
+        checkpoint = self._hashed(f"model/{WEIGHTS}")
+        return replace(record, metrics=metrics, predictions=files, checkpoint=checkpoint)
 
     # -- small matters -----------------------------------------------------------------------------------------------
-
-    def _updates_per_epoch(self) -> int:
-        per_update = self.config.batch_size * self.accelerator.num_processes * self.config.accumulate
-        size = len(self.data.splits["train"])
-        if size < per_update:
-            raise ValueError(
-                f"the train split of {self.data.name!r} has {size} examples, fewer than the {per_update} of one update "
-                "(batch_size x processes x accumulate): lower one of them"
-            )
-        return size // per_update
-
-    def _batches(self, epoch: int, start: int) -> Iterator[list[Batch]]:
-        """The micro-batches of every update of an epoch that is still to come, for this process."""
-        size, world, rank = self.config.batch_size, self.accelerator.num_processes, self.accelerator.process_index
-        train: Split = self.data.splits["train"]
-        order = epoch_order(self.config.seed, epoch, len(train))
-        width = size * world * self.config.accumulate
-        for position in range(start, self.updates):
-            update = order[position * width : (position + 1) * width]
-            micro = [update[(m * world + rank) * size :][:size] for m in range(self.config.accumulate)]
-            yield [
-                collate([train[row] for row in rows], self.data.widths).to(self.accelerator.device) for rows in micro
-            ]
 
     def _refuse_non_finite(self, value: Tensor, loss: Loss, batch: Batch) -> None:
         """Stop before the weights are touched; every process stops with the one that saw it."""
@@ -260,8 +296,7 @@ class Training:
             f"(batch {', '.join(ids[:8])}{', ...' if len(ids) > 8 else ''}). The weights were not changed by it; the "
             f"last good checkpoint is {good or 'none: the run had not reached one'}"
         )
-        self._write_record({**self._record("failed"), "error": message, "batch_ids": ids})
-        raise TrainingError(message)
+        raise TrainingError(message, ids)
 
     def _show(self, loss: Loss) -> None:
         numbers = {"loss": float(loss.total.detach())}
@@ -280,33 +315,37 @@ class Training:
 
     def _keep_last(self) -> None:
         if self.main and (self.config.select == "last" or self.progress.best is None):
-            self.model.save_pretrained(self.folder / "model")
+            self._save_model()
         self.accelerator.wait_for_everyone()
 
-    def _test(self) -> dict[str, Any] | None:
-        """The selected weights on the test split, where there is a labelled one."""
-        if not self.data.splits.get("test"):
-            return None
-        kept = type(self.model).from_pretrained(self.folder / "model")
-        self.model.load_state_dict(kept.state_dict())
-        score, loss = self.evaluate("test")
-        return {self.data.metric.name: score, "loss": loss}
+    def _save_model(self) -> None:
+        (self.folder / "model" / TASK).unlink(missing_ok=True)  # it states the weights' hash, and is written at the end
+        self.model.save_pretrained(self.folder / "model")
 
-    def _record(self, status: str) -> dict[str, Any]:
-        return make_record(
-            status,
-            self.progress,
-            config=self.config.to_json(),
-            model=self.model.to_config(),
-            objective=repr(self.objective),
-            data={"name": self.data.name, "fingerprint": self.fingerprint, "facts": dict(self.data.facts)},
-            metric=self.data.metric.name,
-            processes=self.accelerator.num_processes,
+    def _hashed(self, file: str) -> HashedFile:
+        return HashedFile(file=file, sha256=sha256(self.folder / file))
+
+    def _error(self, error: Exception) -> RunError:
+        message = str(error).replace(f"{self.folder}/", "")  # the folder may be moved
+        return RunError(kind=type(error).__name__, message=message, batch_ids=getattr(error, "batch_ids", ()))
+
+    def _record(self, status: str) -> RunRecord:
+        progress = self.progress
+        return replace(
+            self.blank,
+            status=status,
+            sessions=self.sessions,
+            selected=selected(progress, self.config.select, self.data.metric.name),
+            curves=tuple(progress.curves),
+            vitals=tuple(progress.vitals),
+            alarms=tuple(progress.alarms),
+            steps=progress.step,
+            wall_seconds=progress.seconds,
         )
 
-    def _write_record(self, record: dict[str, Any]) -> None:
+    def _write_record(self, record: RunRecord) -> None:
         if self.main:
-            write_json(self.folder / "record.json", record)
+            write_record(self.folder, record)
 
 
 def _refuse_missing_trackers(names: tuple[str, ...]) -> None:
@@ -315,16 +354,3 @@ def _refuse_missing_trackers(names: tuple[str, ...]) -> None:
     missing = [name for name in names if name not in available]
     if missing:
         raise ValueError(f"the trackers {', '.join(missing)} are not installed: pip install {' '.join(missing)}")
-
-
-def _interleaved(shares: list[list[Any]]) -> list[Any]:
-    """What process r of P took was every P-th element from r on."""
-    merged: list[Any] = [None] * sum(len(share) for share in shares)
-    for rank, share in enumerate(shares):
-        merged[rank :: len(shares)] = share
-    return merged
-
-
-def _with_last(batches: list[Batch]) -> Iterator[tuple[bool, Batch]]:
-    for index, batch in enumerate(batches):
-        yield index == len(batches) - 1, batch

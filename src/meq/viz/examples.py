@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
@@ -16,13 +18,16 @@ WIDTH, PICTURE, MARGIN, GAP = 300, 276, 12, 20
 PAPER, CARD, INK, FAINT, LINE = "#f4f2ee", "#ffffff", "#22252a", "#777c85", "#dcd9d2"
 TINTS = ("#2f7d4f", "#8a6d1f", "#b23a3a", "#2f5f9e", "#6f4a9e", "#3a7f86", "#a0522d", "#555b66")
 """A label's colour, by its place among the labels."""
-MOST_LINES = 6
+MOST_LINES, LONGEST = 6, 2000
+"""Lines of a text, and letters looked at: a page of text is not drawn."""
 SHOWN_FACTS = ("kind", "hops", "question_type", "answer_type", "class")
 """Facts that are worth a line; others are for programs."""
 
 
-def draw_sheet(examples: Sequence[Example], labels: Sequence[str], *, columns: int = 4) -> Image.Image:
-    """Cards in rows: the picture, the text below it, the label, and the facts in small print."""
+def draw_sheet(
+    examples: Sequence[Example], labels: Sequence[str], *, columns: int = 4, caption: str = ""
+) -> Image.Image:
+    """Cards in rows: the picture, the text below it, the label, and the facts in small print; the caption above."""
     if columns < 1:
         raise ValueError(f"a sheet needs at least one column, got {columns}")
     if not examples:
@@ -30,9 +35,11 @@ def draw_sheet(examples: Sequence[Example], labels: Sequence[str], *, columns: i
     cards = [_Card.of(example, labels) for example in examples]
     rows = [cards[start : start + columns] for start in range(0, len(cards), columns)]
     heights = [max(card.height for card in row) for row in rows]
-    wide = min(columns, len(cards))
-    sheet = Image.new("RGB", (wide * (WIDTH + GAP) + GAP, sum(heights) + GAP * (len(rows) + 1)), PAPER)
-    top = GAP
+    width = min(columns, len(cards)) * (WIDTH + GAP) + GAP
+    heading = _lines(caption, 16, room=width - 2 * GAP) if caption else []
+    top = GAP + len(heading) * _line_height("text") + (MARGIN if heading else 0)
+    sheet = Image.new("RGB", (width, top + sum(heights) + GAP * len(rows)), PAPER)
+    _write(ImageDraw.Draw(sheet), "text", heading, (GAP, GAP))
     for row, height in zip(rows, heights, strict=True):
         for place, card in enumerate(row):
             card.draw(sheet, GAP + place * (WIDTH + GAP), top, height)
@@ -105,6 +112,7 @@ def _line_height(style: str) -> int:
     return 21 if style == "text" else 16
 
 
+@lru_cache(maxsize=8)
 def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
     return ImageFont.load_default(size)
 
@@ -161,11 +169,11 @@ def _facts(example: Example) -> tuple[str, str]:
     return str(example.facts.get("because", "")), " · ".join([*words, example.id])
 
 
-def _lines(text: str, size: int) -> list[str]:
+def _lines(text: str, size: int, *, room: int = WIDTH - 2 * MARGIN) -> list[str]:
     """Wrapped to the card's width; what does not fit is cut, visibly."""
-    font, room = _font(size), WIDTH - 2 * MARGIN
+    font = _font(size)
     lines: list[str] = []
-    for paragraph in text.splitlines() or [""]:
+    for paragraph in text[:LONGEST].splitlines() or [""]:
         lines += _wrapped(paragraph, font, room)
     if len(lines) > MOST_LINES:
         lines = [*lines[: MOST_LINES - 1], _cut(lines[MOST_LINES - 1] + " ...", font, room)]
@@ -175,20 +183,23 @@ def _lines(text: str, size: int) -> list[str]:
 def _wrapped(paragraph: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, room: int) -> list[str]:
     lines, line = [], ""
     for word in paragraph.split():
+        word = _cut(word, font, room)
         longer = f"{line} {word}".strip()
         if font.getlength(longer) <= room:
             line = longer
             continue
         if line:
             lines.append(line)
-        line = _cut(word, font, room)
+        line = word
     return [*lines, line]
 
 
 def _cut(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, room: int) -> str:
     """As much of a text as there is room for."""
+    text = text[:room]  # no letter is narrower than a pixel, and measuring a very long word is slow
     if font.getlength(text) <= room:
         return text
-    while text and font.getlength(text + "...") > room:
-        text = text[:-1]
-    return text + "..."
+    fits = (
+        bisect_right(range(len(text)), float(room), key=lambda count: float(font.getlength(text[:count] + "..."))) - 1
+    )
+    return text[: max(0, fits)] + "..."

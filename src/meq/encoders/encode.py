@@ -1,0 +1,356 @@
+"""From a data set of pictures and texts to one of features, kept in memory or in a feature store."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from meq.core.options import checked_options, nearest
+from meq.data.contract import DataSet, Example, Rows, Split, features, stamp_of
+from meq.data.findings import Finding, Findings, OnBad
+from meq.encoders.contract import Encoder, Tokens
+from meq.encoders.processes import Share, this_process
+from meq.encoders.shards import Identity, as_kept
+from meq.encoders.store import Features, FeatureStore
+from meq.encoders.survey import Keys, Progress, Survey, as_error, each_of, take_survey
+from meq.encoders.writing import ShardWriter, fill, mend
+
+KEPT_EXAMPLES, KEPT_NUMBERS = 50_000, 64
+"""Splits up to this size, with targets up to this size, are kept in memory but for their features."""
+
+
+@checked_options
+def encode(
+    data: DataSet,
+    encoders: Mapping[str, Encoder],
+    *,
+    store: FeatureStore | Path | str | None = None,
+    on_bad: OnBad = "raise",
+    progress: Progress | None = None,
+) -> DataSet:
+    """The same data set with features instead of pictures and texts, one encoder per modality that needs one.
+
+    Each distinct content is encoded once. With a `store` its features are kept there, what is there already is not
+    encoded again, and examples are read from it when they are asked for; without one they stay in memory. Processes
+    of one launch share the work. A picture that cannot be read is an error, or, with on_bad="skip", the examples that
+    show it are left out and counted in the facts.
+
+    `example.facts["tokens"]()` gives the tokens of each modality with their places in the original.
+    """
+    return encode_and_count(data, encoders, store=store, on_bad=on_bad, progress=progress).data
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """What encoding one modality came to."""
+
+    encoder: str
+    distinct: int
+    new: int
+    """Those that were not in the store; shared by the modalities of one encoder."""
+    truncated: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Encoded:
+    """The data set, and what was done for it."""
+
+    data: DataSet
+    counts: Mapping[str, Count]
+    left_out: Mapping[str, int]
+    """By split: examples that could not be encoded."""
+    findings: Findings
+    mended: Sequence[str]
+    """What was wrong with the store, and has been encoded again."""
+
+
+def encode_and_count(
+    data: DataSet,
+    encoders: Mapping[str, Encoder],
+    *,
+    store: FeatureStore | Path | str | None = None,
+    on_bad: OnBad = "raise",
+    progress: Progress | None = None,
+) -> Encoded:
+    """`encode`, with an account of it."""
+    findings = Findings(on_bad)
+    _check_encoders(data, encoders)
+    where = None if store is None else FeatureStore.at(store)
+    share = Share() if where is None else this_process()
+    survey = take_survey(data, tuple(encoders), on_bad=on_bad, share=share, progress=progress)
+    filling = _Filling(survey, where, share, findings, progress)
+    for identity, names in _by_identity(encoders, "float32" if where is None else where.dtype).items():
+        filling.run(identity, names, encoders[names[0]])
+    rows, left_out = _rows(survey, filling, findings)
+    counts = {name: _count(name, rows, filling) for name in encoders}
+    return Encoded(
+        data=_encoded(data, rows, filling, counts, left_out),
+        counts=counts,
+        left_out=left_out,
+        findings=findings,
+        mended=filling.mended,
+    )
+
+
+class Source(Protocol):
+    """Where features are read from: a store, or memory."""
+
+    identity: Identity
+
+    def place(self, key: bytes) -> int: ...
+    def key(self, place: int) -> bytes: ...
+    def cut(self, place: int) -> bool: ...
+    def read(self, place: int) -> Tensor: ...
+    def tokens(self, place: int) -> Tokens: ...
+
+
+class Memory:
+    """Features that are kept for as long as the process runs."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self._places: dict[bytes, int] = {}
+        self._kept: list[tuple[bytes, Tokens]] = []
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._places
+
+    def add(self, key: bytes, tokens: Tokens) -> None:
+        self._places[key] = len(self._kept)
+        self._kept.append((key, as_kept(tokens, self.identity)))
+
+    def flush(self) -> None:
+        """Nothing is waiting."""
+
+    def place(self, key: bytes) -> int:
+        return self._places[key]
+
+    def key(self, place: int) -> bytes:
+        return self._kept[place][0]
+
+    def cut(self, place: int) -> bool:
+        return self._kept[place][1].cut
+
+    def read(self, place: int) -> Tensor:
+        return self._kept[place][1].features
+
+    def tokens(self, place: int) -> Tokens:
+        return self._kept[place][1]
+
+
+class _Filling:
+    """Encoder by encoder, until every content has its features."""
+
+    def __init__(
+        self,
+        survey: Survey,
+        store: FeatureStore | None,
+        share: Share,
+        findings: Findings,
+        progress: Progress | None,
+    ) -> None:
+        self.survey, self.store, self.share = survey, store, share
+        self.findings, self.progress = findings, progress
+        self.sources: dict[str, Source] = {}
+        self.new: dict[str, int] = {}
+        self.bad: dict[bytes, Finding] = {}
+        self.mended: list[str] = []
+
+    def run(self, identity: Identity, names: Sequence[str], encoder: Encoder) -> None:
+        """The contents of these modalities, all read by this encoder."""
+        contents = self.survey.contents(names)
+        if self.store is None:
+            source: Source | Features = Memory(identity)
+            new = len(contents)
+            self._fill(source, contents, encoder)
+        else:
+            source, new = self._stored(self.store, identity, contents, encoder)
+        self.sources |= dict.fromkeys(names, source)
+        self.new |= dict.fromkeys(names, new)
+
+    def _stored(
+        self, store: FeatureStore, identity: Identity, contents: Mapping[bytes, Any], encoder: Encoder
+    ) -> tuple[Features, int]:
+        if self.share.first:
+            self.mended += mend(store, identity)
+        self.share.wait()
+        kept = Features(store.folder, identity)
+        new = sum(key not in kept for key in contents)
+        self.share.wait()  # nobody may write before everybody has counted
+        writer = ShardWriter(kept, store)
+        self._fill(writer, {key: contents[key] for key in self.share.of(list(contents))}, encoder)
+        self.bad |= dict(self.share.gather(list(self.bad.items())))
+        kept.refresh()
+        if self.share.first:
+            writer.finish()
+        self.share.wait()
+        return kept, new
+
+    def _fill(self, sink: Any, contents: Mapping[bytes, Any], encoder: Encoder) -> None:
+        if encoder.kind == "text":  # texts of a batch are padded to the longest: like goes with like
+            contents = dict(sorted(contents.items(), key=lambda pair: -len(pair[1]())))
+        done = 0
+
+        def advance(more: int) -> None:
+            nonlocal done
+            done += more
+            if self.progress:
+                self.progress(encoder.name, done, len(contents))
+
+        fill(sink, contents, encoder, bad=self._note, done=advance)
+
+    def _note(self, key: bytes, finding: Finding) -> None:
+        if self.findings.on_bad == "raise":
+            raise as_error(finding)
+        self.bad[key] = finding
+
+
+Places = int | tuple[int, ...] | None
+"""Where the features of one modality are, or those of each choice; None where the example lacks the modality."""
+
+
+class EncodedRow(NamedTuple):
+    """What is kept of an example: its place in the split it came from, and the places of its features."""
+
+    place: int
+    features: tuple[Places, ...]
+
+
+def _rows(survey: Survey, filling: _Filling, findings: Findings) -> tuple[dict[str, list[EncodedRow]], dict[str, int]]:
+    """The examples of which everything could be encoded, and how many could not, by split."""
+    sources = [filling.sources[name] for name in survey.names]
+    rows: dict[str, list[EncodedRow]] = {}
+    left_out: Counter[str] = Counter()
+    for finding in filling.bad.values():
+        findings.report(finding.kind, finding.message, file=finding.file)
+    for split, surveyed in survey.splits.items():
+        rows[split] = []
+        for place, row in enumerate(surveyed):
+            if isinstance(row, Finding):
+                findings.report(row.kind, row.message, file=row.file)
+                left_out[split] += 1
+            elif any(key in filling.bad for keys in row for key in each_of(keys)):
+                left_out[split] += 1
+            else:
+                at = tuple(_places(source, keys) for source, keys in zip(sources, row, strict=True))
+                rows[split].append(EncodedRow(place, at))
+    return rows, dict(left_out)
+
+
+def _places(source: Source, keys: Keys) -> Places:
+    if keys is None:
+        return None
+    return tuple(map(source.place, keys)) if isinstance(keys, tuple) else source.place(keys)
+
+
+def _each(places: Places) -> tuple[int, ...]:
+    return () if places is None else places if isinstance(places, tuple) else (places,)
+
+
+def _count(name: str, rows: Mapping[str, Sequence[EncodedRow]], filling: _Filling) -> Count:
+    source, at = filling.sources[name], filling.survey.names.index(name)
+    places = {place for split in rows.values() for row in split for place in _each(row.features[at])}
+    return Count(
+        encoder=source.identity.name,
+        distinct=len(places),
+        new=filling.new[name],
+        truncated=sum(map(source.cut, places)),
+    )
+
+
+def _encoded(
+    data: DataSet,
+    rows: Mapping[str, Sequence[EncodedRow]],
+    filling: _Filling,
+    counts: Mapping[str, Count],
+    left_out: Mapping[str, int],
+) -> DataSet:
+    splits: dict[str, Split] = {}
+    for name, split in data.splits.items():
+        maker = _Maker(split, filling.sources)
+        splits[name] = Rows(rows[name], maker, stamp=maker.stamp)
+    identities = {name: source.identity for name, source in filling.sources.items()}
+    widths = {name: features(identity.width) for name, identity in identities.items()}
+    facts: dict[str, Any] = {
+        "encoders": {name: identity.name for name, identity in identities.items()},
+        "features": {
+            name: {part: getattr(identity, part) for part in ("revision", "weight_hash", "dtype")}
+            for name, identity in identities.items()
+        },
+        "truncated": {name: count.truncated for name, count in counts.items()},
+        "not encoded": dict(left_out),
+    }
+    return replace(data, splits=splits, modalities={**data.modalities, **widths}, facts={**data.facts, **facts})
+
+
+class _Maker:
+    """From a row to its example, with features in place of what was encoded."""
+
+    def __init__(self, split: Split, sources: Mapping[str, Source]) -> None:
+        self.split, self.sources = split, sources
+        self.kept: dict[int, Example] = {}
+
+    def __call__(self, row: EncodedRow) -> Example:
+        rest, content = self._rest(row.place), {}
+        for name, source, places in self._features(row):
+            content[name] = tuple(map(source.read, places)) if isinstance(places, tuple) else source.read(places)
+        facts = {**rest.facts, "tokens": partial(self.tokens, row)}
+        return Example(id=rest.id, content={**rest.content, **content}, target=rest.target, facts=facts)
+
+    def tokens(self, row: EncodedRow) -> dict[str, tuple[Tokens, ...]]:
+        """By modality, one per choice: features, and where in the original each token lies."""
+        return {name: tuple(map(source.tokens, _each(places))) for name, source, places in self._features(row)}
+
+    def stamp(self, row: EncodedRow) -> bytes:
+        """Features are known by what was encoded and by which encoder: no need to read them."""
+        known = {}
+        for name, source, places in self._features(row):
+            keys = b"".join(map(source.key, _each(places)))
+            known[name] = hashlib.sha256(source.identity.digest.encode() + keys).digest()
+        return stamp_of(self._rest(row.place), known)
+
+    def _features(self, row: EncodedRow) -> Iterator[tuple[str, Source, int | tuple[int, ...]]]:
+        for (name, source), places in zip(self.sources.items(), row.features, strict=True):
+            if places is not None:
+                yield name, source, places
+
+    def _rest(self, place: int) -> Example:
+        """The example without what was encoded; kept where it is small, since making it can cost more than reading."""
+        if place in self.kept:
+            return self.kept[place]
+        example = self.split[place]
+        rest = {name: content for name, content in example.content.items() if name not in self.sources}
+        example = replace(example, content=rest)
+        small = not rest and (example.target is None or example.target.numel() <= KEPT_NUMBERS)
+        if small and len(self.split) <= KEPT_EXAMPLES:
+            self.kept[place] = example
+        return example
+
+
+def _by_identity(encoders: Mapping[str, Encoder], dtype: str) -> dict[Identity, list[str]]:
+    """Modalities that are encoded alike share their features."""
+    alike: dict[Identity, list[str]] = {}
+    for name, encoder in encoders.items():
+        alike.setdefault(Identity.of(encoder, dtype), []).append(name)
+    return alike
+
+
+def _check_encoders(data: DataSet, encoders: Mapping[str, Encoder]) -> None:
+    for name, encoder in encoders.items():
+        if name not in data.modalities:
+            raise ValueError(f"{data.name} has no modality {name!r} to encode: {nearest(name, data.modalities)}")
+        if data.modalities[name].kind != encoder.kind:
+            kind = data.modalities[name].kind
+            raise ValueError(
+                f"{data.name}: {name!r} is of kind {kind!r}, the encoder {encoder.name!r} reads {encoder.kind}"
+            )
+    missing = [name for name, modality in data.modalities.items() if modality.width is None and name not in encoders]
+    if missing:
+        raise ValueError(f"{data.name}: no encoder was given for {', '.join(map(repr, missing))}")

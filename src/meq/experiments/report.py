@@ -1,0 +1,48 @@
+"""What the command line prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from meq.core.options import nearest
+from meq.experiments.recipes import STUDIES, describe
+from meq.experiments.render import FORMATS, Column, Table, as_text
+from meq.experiments.study import Study, StudyError
+from meq.experiments.tables import make_tables, records_of
+from meq.experiments.verify import Verification
+
+
+def study_list() -> str:
+    rows = tuple((name, _size(recipe()), describe(name).splitlines()[0]) for name, recipe in sorted(STUDIES.items()))
+    columns = (Column(key="study", title="study"), Column(key="size", title="size"), Column(key="asks", title="asks"))
+    return as_text(Table(title="Studies; more about one: meq study list NAME", columns=columns, rows=rows))
+
+
+def tables_text(
+    study: Study, folder: Path, *, names: Sequence[str] = (), form: str = "txt", paper: bool = False
+) -> str:
+    """All tables, or the named ones, one after the other."""
+    if form not in FORMATS:
+        raise StudyError(f"there is no format {form!r}: {nearest(form, FORMATS)}")
+    if paper and study.paper is None:
+        raise StudyError(f"the paper has no figures for the study {study.name!r}")
+    tables = make_tables(study, records_of(folder, study), paper=paper)
+    for name in names:
+        if name not in tables:
+            raise StudyError(f"{folder} has no table {name!r}: {nearest(name, tables)}")
+    return "\n".join(FORMATS[form](table) for name, table in tables.items() if not names or name in names)
+
+
+def verification_text(folder: Path, found: Verification) -> str:
+    """Faults first; what could not be verified is said as well."""
+    lines = [f"FAULT  {fault.file}: {fault.message}" for fault in found.faults]
+    lines += [f"unverified  {name}: not there" for name in found.unverified]
+    lines += [f"note  {note}" for note in found.notes]
+    checked = f"{found.hashes} files rehashed, {found.metrics} metrics recomputed, {found.tables} tables rebuilt"
+    verdict = f"{folder} verifies" if found.ok else f"{folder} does NOT verify: {len(found.faults)} faults"
+    return "\n".join([*lines, f"{verdict}; {checked}"]) + "\n"
+
+
+def _size(study: Study) -> str:
+    return f"{len(study.arms)} arms x {len(study.seeds)} seeds on {study.data.name}"

@@ -1,0 +1,135 @@
+"""A study: a data set, arms and seeds. All of it is plain values, kept in the study's folder as `study.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from meq.core.options import checked_options, nearest
+from meq.training.config import TrainConfig
+from meq.training.plain import FormatError, dumps, loads, plain, typed
+
+STUDY, RUNS, TABLES = "study.json", "runs", "tables"
+SCHEMA = 1
+NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+OWN = ("seed", "trackers")
+"""Fields of TrainConfig that an arm cannot set: the first is the study's, the second is nobody's result."""
+
+
+class StudyError(ValueError):
+    """A study that cannot be run, or a folder that holds none; the message says what to do."""
+
+
+@checked_options
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Which data, with which options; where its folder lies is told when the study is run."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    encoders: Mapping[str, str] = field(default_factory=dict)
+    """By modality; what is not named here is encoded by the built-in encoders."""
+    standardise: bool = False
+
+
+@checked_options
+@dataclass(frozen=True, kw_only=True)
+class ArmConfig:
+    """One of the things compared: a model, its objective, and where its training differs from the others'."""
+
+    name: str
+    model: str
+    """A name of `meq.training.recipes.ARMS`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Of the model; one that it does not have is an error."""
+    penalties: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By name, see `meq.experiments.build.PENALTIES`, with their options."""
+    train: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of TrainConfig in which this arm differs."""
+
+    def __post_init__(self) -> None:
+        _check_name(self.name, "arm")
+        known = [each.name for each in dataclasses.fields(TrainConfig) if each.name not in OWN]
+        for name in self.train:
+            if name not in known:
+                raise StudyError(f"the arm {self.name!r} cannot set {name!r} for training: {nearest(name, known)}")
+
+
+@checked_options
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """Every arm with every seed on one data set."""
+
+    name: str
+    question: str
+    """What it asks, in one line: the title of its tables."""
+    data: DataConfig
+    arms: tuple[ArmConfig, ...]
+    seeds: tuple[int, ...]
+    reference: str
+    """The arm that the others are compared with."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    paper: str | None = None
+    """Which published figures can be shown beside it, see `meq.experiments.paper.PAPER`."""
+
+    def __post_init__(self) -> None:
+        _check_name(self.name, "study")
+        names = [arm.name for arm in self.arms]
+        for words, values in (("arm", names), ("seed", list(self.seeds))):
+            if not values or len(set(values)) < len(values):
+                raise StudyError(f"the study {self.name!r} needs at least one {words}, and each once; got {values}")
+        if self.reference not in names:
+            raise StudyError(
+                f"{self.name!r} has no arm {self.reference!r} to refer to: {nearest(self.reference, names)}"
+            )
+
+    def arm(self, name: str) -> ArmConfig:
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def config(self, arm: str, seed: int) -> TrainConfig:
+        """The whole training recipe of one run."""
+        return dataclasses.replace(self.train, **{**self.arm(arm).train, "seed": seed})
+
+    def runs(self) -> Iterator[tuple[str, int]]:
+        """All runs in the order they are made: seed by seed, so that pairs are complete early."""
+        return ((arm.name, seed) for seed in self.seeds for arm in self.arms)
+
+
+def run_place(arm: str, seed: int) -> str:
+    """Where a run lies in the study's folder."""
+    return f"{RUNS}/{arm}/seed-{seed}"
+
+
+def study_text(study: Study) -> str:
+    return dumps({"schema": SCHEMA, **plain(study)})
+
+
+def read_study(folder: Path) -> Study:
+    """The study of a folder."""
+    path = folder / STUDY
+    if not path.is_file():
+        what = "does not exist" if not folder.exists() else f"has no {STUDY}"
+        raise StudyError(
+            f"{folder} is not the folder of a study: it {what}. Expected {STUDY}, manifest.json, {RUNS}/ and "
+            f"{TABLES}/, as `meq study run NAME --out FOLDER` writes them"
+        )
+    value = loads(path.read_bytes(), str(path))
+    schema = value.pop("schema", None) if isinstance(value, dict) else None
+    if schema != SCHEMA:
+        raise FormatError(f"{path}: the field 'schema' is {schema!r}, this version of meq reads {SCHEMA}")
+    return typed(Study, value, str(path))
+
+
+def differences(old: Study, new: Study) -> list[str]:
+    """The fields in which two studies differ."""
+    before, after = plain(old), plain(new)
+    return [name for name in after if before[name] != after[name]]
+
+
+def _check_name(name: str, what: str) -> None:
+    if not NAME.fullmatch(name):
+        raise StudyError(f"{name!r} cannot name a {what}: it becomes a folder, so use a-z, 0-9 and single hyphens")

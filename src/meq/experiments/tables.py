@@ -1,0 +1,147 @@
+"""The tables of a study, from its records and nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from meq.experiments.compare import ArmLine, Records, compare, scored_pairs
+from meq.experiments.paper import PaperFigures, figures
+from meq.experiments.render import FORMATS, Cell, Column, Table
+from meq.experiments.study import Study, run_place
+from meq.training.record import RECORD, RunRecord, read_record
+
+TABLE_FORMAT = 1
+"""Raised when the same records give other bytes than before."""
+RUNS_TABLE = "runs"
+MEANING = (
+    "Mean and spread (sample standard deviation) over seeds; difference: arm minus {reference}, mean over paired "
+    "seeds; called: its absolute value exceeds twice the sample standard deviation of the paired differences."
+)
+
+
+def records_of(folder: Path, study: Study) -> Records:
+    """The records of all runs that are over."""
+    found = {}
+    for arm, seed in study.runs():
+        place = folder / run_place(arm, seed)
+        if (place / RECORD).is_file() and (record := read_record(place)).over:
+            found[arm, seed] = record
+    return found
+
+
+def make_tables(study: Study, records: Records, *, paper: bool = False) -> dict[str, Table]:
+    """By name: one for each split and metric, and one that lists the runs."""
+    published = figures(study.paper) if paper else None
+    made = {
+        f"{split}-{_slug(metric)}": comparison_table(study, records, split=split, metric=metric, published=published)
+        for split, metric in scored_pairs(records.values())
+    }
+    return {**made, RUNS_TABLE: runs_table(study, records)}
+
+
+def table_files(study: Study, records: Records) -> dict[str, bytes]:
+    """Every table in every form, by file name."""
+    return {
+        f"{name}.{ending}": render(table).encode()
+        for name, table in make_tables(study, records).items()
+        for ending, render in FORMATS.items()
+    }
+
+
+def comparison_table(
+    study: Study, records: Records, *, split: str, metric: str, published: PaperFigures | None = None
+) -> Table:
+    lines = compare(study, records, split=split, metric=metric)
+    columns: tuple[Column, ...] = (
+        Column(key="arm", title="arm"),
+        Column(key="parameters", title="parameters"),
+        Column(key="runs", title="runs"),
+        Column(key="mean", title=f"{metric}, mean"),
+        Column(key="spread", title="spread"),
+        Column(key="difference", title=f"difference to {study.reference}", signed=True),
+        Column(key="difference_spread", title="its spread"),
+        Column(key="verdict", title="verdict"),
+    )
+    rows: list[tuple[Cell, ...]] = [_cells(line) for line in lines]
+    notes = [MEANING.format(reference=study.reference), *_failures(records.values())]
+    if published is not None and published.applies(split, metric):
+        known = {figure.arm: figure.value for figure in published.figures}
+        columns = (*columns, Column(key="paper", title="paper (published)"))
+        rows = [(*row, known.get(str(row[0]))) for row in rows]
+        others = [figure for figure in published.figures if figure.arm not in {line.arm for line in lines}]
+        rows += [(f"{figure.arm} (paper only)", *[None] * (len(columns) - 2), figure.value) for figure in others]
+        notes.append(published.label)
+    elif published is not None:
+        notes.append(f"The paper has no figures for {metric} on {split}.")
+    return Table(
+        title=f"{study.name}: {study.question} ({metric} on {split})",
+        columns=columns,
+        rows=tuple(rows),
+        notes=tuple(notes),
+    )
+
+
+def runs_table(study: Study, records: Records) -> Table:
+    """One line per planned run."""
+    pairs = scored_pairs(records.values())
+    columns = (
+        Column(key="arm", title="arm"),
+        Column(key="seed", title="seed"),
+        Column(key="status", title="status"),
+        Column(key="selected_epoch", title="selected epoch"),
+        *(Column(key=f"{split} {metric}", title=f"{split} {metric}") for split, metric in pairs),
+        Column(key="steps", title="steps"),
+        Column(key="alarms", title="alarms"),
+        Column(key="wall_seconds", title="seconds", digits=1),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for arm, seed in ((arm.name, seed) for arm in study.arms for seed in study.seeds):
+        record = records.get((arm, seed))
+        if record is None:
+            rows.append((arm, str(seed), "missing", *[None] * (len(columns) - 3)))
+            continue
+        scores = [record.metrics.get(split, {}).get(metric) for split, metric in pairs]
+        chosen = record.selected.epoch
+        counts = (record.steps, len(record.alarms), record.wall_seconds)
+        rows.append((arm, str(seed), record.status, chosen, *scores, *counts))
+    return Table(
+        title=f"{study.name}: runs",
+        columns=columns,
+        rows=tuple(rows),
+        notes=(*_selection(records.values()), *_failures(records.values())),
+    )
+
+
+def _cells(line: ArmLine) -> tuple[Cell, ...]:
+    return (
+        line.arm,
+        line.parameters,
+        line.runs,
+        line.mean,
+        line.spread,
+        line.difference,
+        line.difference_spread,
+        line.verdict,
+    )
+
+
+def _selection(records: Iterable[RunRecord]) -> list[str]:
+    """Selecting and reporting on the same split has to be said."""
+    ways = sorted({(record.selected.by, record.selected.split) for record in records})
+    return [
+        f"Weights: the {by} epoch{f' by {split}' if by == 'best' else ''}; epochs count from 0." for by, split in ways
+    ]
+
+
+def _failures(records: Iterable[RunRecord]) -> list[str]:
+    return [
+        f"{record.arm}, seed {record.seed} failed: {record.error.kind}: {' '.join(record.error.message.split())}"
+        for record in sorted(records, key=lambda each: (str(each.arm), each.seed))
+        if record.error is not None
+    ]
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

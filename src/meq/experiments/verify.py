@@ -1,0 +1,230 @@
+"""Is everything in a study's folder as it was written, and does every number follow from what lies beside it?"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from meq.experiments.manifest import MANIFEST, Manifest, files_below, read_manifest
+from meq.experiments.metrics import UnknownMetricError, recompute
+from meq.experiments.study import STUDY, TABLES, Study, read_study, run_place
+from meq.experiments.tables import TABLE_FORMAT, table_files
+from meq.models.hub import WEIGHTS
+from meq.training.files import sha256
+from meq.training.plain import FormatError, plain
+from meq.training.predictions import Predictions, PredictionsError, read_predictions
+from meq.training.record import RECORD, HashedFile, RunRecord, read_record
+
+TOLERANCE = 1e-6
+"""Relative: the same sums, on another processor, end in other last digits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Something that is not as it should be."""
+
+    file: str
+    message: str
+
+
+@dataclass(kw_only=True)
+class Verification:
+    """What was looked at, and what was found."""
+
+    faults: list[Fault] = field(default_factory=list)
+    unverified: list[str] = field(default_factory=list)
+    """Checkpoints that are not there."""
+    notes: list[str] = field(default_factory=list)
+    hashes: int = 0
+    metrics: int = 0
+    tables: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+
+def verify(folder: Path, *, require_checkpoints: bool = False) -> Verification:
+    """Rehash every file, recompute every metric, rebuild every table. The folder is only read."""
+    return _Verifier(folder, require_checkpoints).run()
+
+
+class _Verifier:
+    def __init__(self, folder: Path, require_checkpoints: bool) -> None:
+        self.folder, self.require_checkpoints = folder, require_checkpoints
+        self.found = Verification()
+        self.changed: set[str] = set()
+        """Files with a fault, which are not looked into any further."""
+        self.examples: dict[str, str] = {}
+        """By split: a hash of its ids and targets, which all runs must share."""
+
+    def run(self) -> Verification:
+        study = self._study()
+        manifest = self._manifest()
+        if manifest is not None:
+            self._hashes(manifest)
+        if study is None:
+            return self.found
+        records = {run: record for run in study.runs() if (record := self._record(study, *run)) is not None}
+        if manifest is not None:
+            self._unlisted(manifest, study, records)
+        self._same_data(records)
+        for (arm, seed), record in records.items():
+            self._run(run_place(arm, seed), record)
+        self._tables(study, records, manifest)
+        return self.found
+
+    # -- the parts ---------------------------------------------------------------------------------------------------
+
+    def _study(self) -> Study | None:
+        if not (self.folder / MANIFEST).is_file():
+            return read_study(self.folder)  # not a study at all, or one without its seal
+        try:
+            return read_study(self.folder)
+        except ValueError as error:
+            self._fault(STUDY, str(error))
+            return None
+
+    def _manifest(self) -> Manifest | None:
+        try:
+            return read_manifest(self.folder)
+        except FormatError as error:
+            self._fault(MANIFEST, str(error))
+            self.found.notes.append("without its manifest no file's hash can be checked")
+            return None
+
+    def _hashes(self, manifest: Manifest) -> None:
+        for name, entry in manifest.files.items():
+            path = self.folder / name
+            if not path.is_file():
+                self._absent(name)
+            elif path.stat().st_size != entry.size or sha256(path) != entry.sha256:
+                self._fault(name, "changed since it was sealed: its SHA-256 differs")
+            else:
+                self.found.hashes += 1
+
+    def _absent(self, name: str) -> None:
+        if "/checkpoints/" not in name and not name.endswith(f"/model/{WEIGHTS}"):
+            self._fault(name, "missing")
+        elif self.require_checkpoints:
+            self._fault(name, "missing, and checkpoints are required")
+        else:
+            self.found.unverified.append(name)
+
+    def _unlisted(self, manifest: Manifest, study: Study, records: dict[tuple[str, int], RunRecord]) -> None:
+        """Files that nobody vouches for; those of runs that are not over are only mentioned."""
+        open_runs = {f"{run_place(*run)}/": run for run in study.runs() if run not in records}
+        for name in files_below(self.folder):
+            if name in manifest.files or name == MANIFEST or name in self.changed:
+                continue
+            if not any(name.startswith(place) for place in open_runs):
+                self._fault(
+                    name, "not listed in the manifest: it was added, or the study was interrupted before sealing"
+                )
+        self.found.notes += [f"{arm}, seed {seed}: no finished record" for arm, seed in open_runs.values()]
+
+    def _record(self, study: Study, arm: str, seed: int) -> RunRecord | None:
+        """The record of a run that is over, if it is what the study asks for."""
+        place = run_place(arm, seed)
+        name = f"{place}/{RECORD}"
+        if name in self.changed or not (self.folder / name).is_file():
+            return None
+        try:
+            record = read_record(self.folder / place)
+        except ValueError as error:
+            self._fault(name, str(error))
+            return None
+        if not record.over:
+            return None
+        expected = {"study": study.name, "arm": arm, "config": study.config(arm, seed).to_json()}
+        for part, value in expected.items():
+            if plain(getattr(record, part)) != plain(value):
+                self._fault(name, f"its {part} is not what the study has for {arm}, seed {seed}")
+        return record
+
+    def _same_data(self, records: dict[tuple[str, int], RunRecord]) -> None:
+        first = next(iter(records.values()), None)
+        for (arm, seed), record in records.items():
+            if first is not None and record.data.fingerprint != first.data.fingerprint:
+                self._fault(f"{run_place(arm, seed)}/{RECORD}", "it was trained on other data than the first run")
+
+    def _run(self, place: str, record: RunRecord) -> None:
+        if record.checkpoint is not None:
+            self._recorded(place, record.checkpoint, f"model/{WEIGHTS}")
+        if record.predictions.keys() != record.metrics.keys():
+            self._fault(f"{place}/{RECORD}", "it has not the same splits among its predictions and its metrics")
+        for split, file in record.predictions.items():
+            if self._recorded(place, file, f"predictions/{split}.parquet") and split in record.metrics:
+                self._metrics(place, record, split)
+
+    def _recorded(self, place: str, file: HashedFile, expected: str) -> bool:
+        """A file is where it belongs, and the one that the record speaks of."""
+        name = f"{place}/{expected}"
+        if file.file != expected:
+            self._fault(f"{place}/{RECORD}", f"it places {expected} at {file.file!r}")
+        elif name not in self.changed and (self.folder / name).is_file():
+            if sha256(self.folder / name) == file.sha256:
+                return True
+            self._fault(name, "not the file that the record speaks of: its SHA-256 differs")
+        return False
+
+    def _metrics(self, place: str, record: RunRecord, split: str) -> None:
+        name = f"{place}/predictions/{split}.parquet"
+        try:
+            predictions = read_predictions(self.folder / name)
+            self._examples(name, record, split, predictions)
+            again = recompute(record, split, predictions)
+        except UnknownMetricError as error:
+            self._fault(f"{place}/{RECORD}", str(error))
+            return
+        except (PredictionsError, ValueError, RuntimeError, IndexError) as error:
+            self._fault(name, f"its metrics cannot be computed: {error}")
+            return
+        for metric, value in record.metrics[split].items():
+            self.found.metrics += 1
+            if not _same(value, again.get(metric, math.nan)):
+                self._fault(
+                    f"{place}/{RECORD}", f"{metric} on {split} is {value!r}, the predictions give {again[metric]!r}"
+                )
+
+    def _examples(self, name: str, record: RunRecord, split: str, predictions: Predictions) -> None:
+        """The same examples for every run: all of the split, each once."""
+        ids = list(predictions.ids)
+        if len(ids) != record.data.splits.get(split) or len(set(ids)) < len(ids):
+            self._fault(
+                name, f"{len(ids)} answers to {record.data.splits.get(split)} examples, or an id that is there twice"
+            )
+        content = repr(ids).encode() + predictions.target.contiguous().numpy().tobytes()
+        digest = hashlib.sha256(content).hexdigest()
+        if self.examples.setdefault(split, digest) != digest:
+            self._fault(name, "its examples or targets are not those of the first run")
+
+    def _tables(self, study: Study, records: dict[tuple[str, int], RunRecord], manifest: Manifest | None) -> None:
+        if any(name.endswith(f"/{RECORD}") for name in self.changed) or STUDY in self.changed:
+            self.found.notes.append("the tables were not rebuilt: the study or a record is damaged")
+            return
+        if manifest is not None and manifest.table_format != TABLE_FORMAT:
+            words = f"written in form {manifest.table_format}, this version of meq writes form {TABLE_FORMAT}"
+            self._fault(MANIFEST, f"the tables cannot be compared: {words}")
+            return
+        rebuilt = table_files(study, records) if (self.folder / TABLES).is_dir() or records else {}
+        there = (
+            {Path(name).name for name in files_below(self.folder, TABLES)} if (self.folder / TABLES).is_dir() else set()
+        )
+        for name in sorted(rebuilt.keys() | there):
+            place = f"{TABLES}/{name}"
+            self.found.tables += 1
+            if name not in rebuilt:
+                self._fault(place, "it does not follow from the records")
+            elif name not in there or (self.folder / place).read_bytes() != rebuilt[name]:
+                self._fault(place, "it differs from the table that the records give")
+
+    def _fault(self, name: str, message: str) -> None:
+        self.changed.add(name)
+        self.found.faults.append(Fault(file=name, message=message.replace(f"{self.folder / name}: ", "")))
+
+
+def _same(ours: float, theirs: float) -> bool:
+    return (math.isnan(ours) and math.isnan(theirs)) or math.isclose(ours, theirs, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

@@ -1,0 +1,172 @@
+"""Cases for `test_writing.py`, run in a fresh interpreter: children are forked, killed, raced and starved of space."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from encoders.small_set import CountingWords, text_set
+
+from meq.data.contract import DataSet
+from meq.encoders import FeatureStore, encode
+from meq.encoders.shards import StoreError
+from meq.encoders.store import Features, read_manifest
+
+TEXTS = text_set(200)
+SHARD_BYTES = 40_000
+"""A shard of some thirty texts, so that there are several."""
+
+
+def fill_store(folder: Path, *, seconds: float = 0.0, data: DataSet = TEXTS, shard_bytes: int = SHARD_BYTES) -> int:
+    """Encode; returns how many texts this process encoded."""
+    words = CountingWords(seconds=seconds)
+    encode(data, {"text": words}, store=FeatureStore(folder=folder, shard_bytes=shard_bytes))
+    return len(words.encoded)
+
+
+def killed_at_every_write_it_goes_on(root: str) -> None:
+    """SIGKILL before and after each fsync and rename that an encoding makes, one after the other."""
+    folder, calls, found = Path(root), 0, []
+    while True:
+        calls += 1
+        place = folder / f"{calls}"
+        child = fork(lambda place=place, calls=calls: kill_at_write(calls, place))
+        killed = os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        left = check_what_is_there(place)
+        encoded = fill_store(place)
+        assert encoded == len(TEXTS.splits["train"]) - left, "what was written is not encoded again"
+        assert check_what_is_there(place) == len(TEXTS.splits["train"])
+        assert read_manifest(features(place).folder)["contents"] == len(TEXTS.splits["train"])
+        found.append(left)
+        if not killed:
+            break
+    assert calls > 10, f"only {calls} writes"
+    assert 0 in found
+    assert len(set(found)) > 3, found
+
+
+def kill_at_write(number: int, folder: Path) -> None:
+    seen = 0
+
+    def counted(function: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            nonlocal seen
+            seen += 1
+            if seen == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments)
+
+        return call
+
+    os.fsync, os.replace = counted(os.fsync), counted(os.replace)  # type: ignore[assignment]
+    fill_store(folder)
+
+
+def killed_at_random_moments_it_goes_on(root: str, trials: str) -> None:
+    """One store, an encoding that is killed again and again, and ends in the end."""
+    folder, moments, sizes = Path(root), random.Random(5), [0]
+    for _ in range(int(trials)):
+        child = fork(lambda: fill_store(folder, seconds=0.002))
+        time.sleep(moments.uniform(0.0, 0.35))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        sizes.append(check_what_is_there(folder))
+    assert sizes == sorted(sizes), "nothing that was written is ever lost"
+    assert sizes[-1] > 0
+    encoded = fill_store(folder)
+    assert encoded == len(TEXTS.splits["train"]) - sizes[-1]
+    assert check_what_is_there(folder) == len(TEXTS.splits["train"])
+    assert fill_store(folder) == 0, "and the next run encodes nothing"
+
+
+def two_processes_race(root: str) -> None:
+    """Two encodings of the same texts into one store at once, and a third process that reads meanwhile."""
+    folder = Path(root) / "store"
+    counts = [Path(root) / name for name in ("first", "second")]
+    children = [fork(lambda out=out, at=at: race(folder, out, at)) for at, out in enumerate(counts)]
+    seen = 0
+    while any(os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None for child in children):
+        now = check_what_is_there(folder)
+        assert now >= seen
+        seen = now
+        time.sleep(0.05)
+    for child in children:
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    encoded = [int(out.read_text()) for out in counts]
+    total = len(TEXTS.splits["train"])
+    assert check_what_is_there(folder) == total
+    assert FeatureStore(folder=folder).damaged() == []
+    assert fill_store(folder) == 0
+    assert max(encoded) <= total <= sum(encoded)
+    print(*encoded)
+
+
+def race(folder: Path, out: Path, start: int) -> None:
+    secrets.randbelow = lambda count: start * count // 2  # left to chance, one time in seven they would run abreast
+    out.write_text(str(fill_store(folder, seconds=0.004)))
+
+
+def a_file_that_may_not_grow(root: str) -> None:
+    """The system refuses to write more than a few kilobytes to a file: an error in words, and nothing is lost."""
+    folder, few = Path(root), text_set(40)
+    fill_store(folder, data=few)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        fill_store(folder, shard_bytes=2**20)
+    except StoreError as error:
+        said = str(error)
+    else:
+        raise AssertionError("a write beyond the limit went through")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    assert "cannot be written: File too large" in said, said
+    assert "shards written before are whole and kept: make room, and encode again" in said, said
+    assert not list(folder.rglob(".writing-*"))
+    assert check_what_is_there(folder) == 40
+    assert fill_store(folder) == len(TEXTS.splits["train"]) - 40
+
+
+def features(folder: Path) -> Features:
+    return FeatureStore(folder=folder).features(CountingWords())
+
+
+def check_what_is_there(folder: Path) -> int:
+    """How many contents the store holds, after seeing that it opens and that all of them are right."""
+    kept = features(folder)
+    assert not kept.damaged, kept.damaged
+    for place in range(len(kept)):
+        assert torch.equal(kept.read(place), EXPECTED[kept.key(place)])
+    return len(kept)
+
+
+def fork(work: Callable[[], object]) -> int:
+    child = os.fork()
+    if child:
+        return child
+    try:
+        work()
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        os._exit(1)
+    os._exit(0)
+
+
+def expected() -> dict[bytes, torch.Tensor]:
+    from meq.data.content import fingerprint_of
+
+    texts = [example.content["text"] for example in TEXTS.splits["train"]]
+    encoded = CountingWords()(texts)
+    return {fingerprint_of(text): x.features.half().float() for text, x in zip(texts, encoded, strict=True)}
+
+
+torch.set_num_threads(1)
+EXPECTED = expected()

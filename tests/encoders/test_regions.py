@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from encoders.models import noise, save_clip, square_at
+from PIL import Image
+
+from meq.data.content import DrawnPicture, Regions
+from meq.data.findings import DataError
+from meq.encoders.builtin import Patches
+from meq.encoders.pretrained import EncoderError
+from meq.encoders.regions import PictureRegions
+from meq.encoders.transformer_image import TransformerImage
+
+pytest.importorskip("transformers", reason="needs the extra: pip install 'meq[encoders]'")
+
+PERSON, DOG, BEYOND = (10.0, 20.0, 40.0, 100.0), (60.5, 30.0, 119.0, 90.0), (100.0, -10.0, 150.0, 40.0)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> TransformerImage:
+    return TransformerImage(str(save_clip(tmp_path_factory.mktemp("models") / "small-clip")), batch_size=2)
+
+
+@pytest.fixture(scope="module")
+def encoder(clip: TransformerImage) -> PictureRegions:
+    return PictureRegions(clip)
+
+
+def regions(*boxes: tuple[float, float, float, float], seed: int = 0) -> Regions:
+    return Regions(picture=noise(120, 110, seed), boxes=boxes, names=tuple(f"thing {box}" for box in boxes))
+
+
+def test_the_whole_picture_comes_first_then_one_token_per_box(encoder: PictureRegions, clip: TransformerImage) -> None:
+    tokens = encoder([regions(PERSON, DOG, BEYOND)])[0]
+    assert tokens.features.shape == (4, encoder.width)
+    assert tokens.features.dtype == torch.float32
+    assert tokens.boxes is not None
+    assert tokens.boxes.tolist() == [[0, 0, 120, 110], list(PERSON), list(DOG), [100, 0, 120, 40]]
+    image = noise(120, 110).open()
+    whole = image.resize((32, 32), Image.Resampling.BICUBIC)
+    person = image.resize((32, 32), Image.Resampling.BICUBIC, box=PERSON)
+    assert torch.allclose(tokens.features[:2], clip.pooled([whole, person]), atol=1e-5)
+
+
+def test_a_token_is_the_class_token_as_the_model_sums_a_picture_up(clip: TransformerImage) -> None:
+    image = noise(32, 32).open()
+    pixels = (np.asarray(image) / 255 - clip.processor.image_mean) / clip.processor.image_std
+    with torch.no_grad():
+        output = clip.model(pixel_values=torch.from_numpy(pixels).permute(2, 0, 1).float()[None])
+    assert torch.allclose(clip.pooled([image]), output.pooler_output, atol=1e-5)
+    assert clip.pooled([image]).shape == (1, clip.width)
+
+
+def test_a_region_is_told_by_what_is_inside_of_its_box(encoder: PictureRegions) -> None:
+    boxes = ((0.0, 0.0, 60.0, 60.0), (60.0, 60.0, 120.0, 120.0))
+
+    def seen(bright: tuple[int, int, int, int] | None) -> torch.Tensor:
+        return encoder([Regions(picture=square_at((120, 120), bright), boxes=boxes, names=("a", "b"))])[0].features
+
+    changed = (seen((70, 70, 110, 110)) - seen(None)).abs().amax(1) > 1e-6
+    assert changed.tolist() == [True, False, True]
+
+
+def test_regions_of_other_pictures_change_nothing(encoder: PictureRegions) -> None:
+    several = [regions(PERSON, DOG), regions(seed=1), regions(BEYOND, PERSON, DOG, seed=2)]
+    together, alone = encoder(several), [encoder([each])[0] for each in several]
+    assert [len(tokens.features) for tokens in together] == [3, 1, 4]
+    for one, other in zip(together, alone, strict=True):
+        assert torch.allclose(one.features, other.features, atol=1e-5)
+    assert encoder([]) == []
+
+
+@pytest.mark.parametrize("box", [(5.0, 5.0, 5.0, 90.0), (119.9, 0.0, 120.0, 110.0), (120.0, 110.0, 120.0, 110.0)])
+def test_a_box_as_thin_as_a_line_is_widened_to_a_pixel(
+    encoder: PictureRegions, box: tuple[float, float, float, float]
+) -> None:
+    tokens = encoder([regions(box)])[0]
+    assert tokens.features.isfinite().all()
+    assert tokens.boxes is not None
+    assert tokens.boxes[1].tolist() == pytest.approx(box)
+
+
+def test_a_long_thin_picture_is_squeezed_and_not_blown_up(encoder: PictureRegions) -> None:
+    strip = DrawnPicture("strip", lambda: Image.new("RGB", (500_000, 1)))
+    tokens = encoder([Regions(picture=strip, boxes=((0.0, 0.0, 400_000.0, 1.0),), names=("line",))])[0]
+    assert tokens.features.shape == (2, encoder.width)
+
+
+@pytest.mark.parametrize(
+    ("box", "message"),
+    [
+        ((40.0, 20.0, 10.0, 100.0), r"noise 120 x 110: box 1 is .*left, top, right, bottom"),
+        ((float("nan"), 0.0, 1.0, 1.0), r"noise 120 x 110: box 1 is .*left, top, right, bottom"),
+        ((130.0, 0.0, 140.0, 10.0), r"noise 120 x 110: box 1, .*lies outside of 120 x 110"),
+    ],
+)
+def test_a_box_that_cannot_be_cut_out_is_named_with_its_picture(
+    encoder: PictureRegions, box: tuple[float, float, float, float], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        encoder([regions(PERSON, box)])
+
+
+def test_other_contents_and_other_encoders_are_refused(encoder: PictureRegions, unchecked: None) -> None:
+    with pytest.raises(TypeError, match=r"small-clip regions reads regions of pictures, got DrawnPicture"):
+        encoder([noise(8, 8)])
+    with pytest.raises(EncoderError, match=r"patches.* gives no summary of a picture"):
+        PictureRegions(Patches())
+    assert (encoder.kind, encoder.revision, encoder.weight_hash) == ("regions", "local", encoder.encoder.weight_hash)

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from encoders.small_set import CountingWords, text_set
+from plain import run_plain
+
+from meq.data.findings import DataError, Finding
+from meq.encoders import FeatureStore, Tokens, encode, writing
+from meq.encoders.shards import StoreError
+from meq.encoders.writing import ShardWriter, encode_batch
+
+CASES = Path(__file__).with_name("store_cases.py")
+
+
+def test_killed_before_any_of_its_writes_an_encoding_goes_on_from_the_last_shard(tmp_path: Path) -> None:
+    run_plain(CASES, "killed_at_every_write_it_goes_on", str(tmp_path))
+
+
+def test_killed_at_random_moments_a_store_only_ever_grows(tmp_path: Path) -> None:
+    run_plain(CASES, "killed_at_random_moments_it_goes_on", str(tmp_path), "15")
+
+
+def test_two_processes_that_fill_one_store_at_once_share_the_work(tmp_path: Path) -> None:
+    encoded = run_plain(CASES, "two_processes_race", str(tmp_path)).split()
+    assert sum(map(int, encoded)) < 400, "each of them found done what the other had written"
+
+
+def test_a_file_that_may_not_grow_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
+    run_plain(CASES, "a_file_that_may_not_grow", str(tmp_path))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode(text_set(20), {"text": CountingWords()}, store=tmp_path)
+    monkeypatch.setattr(writing, "open", lambda path, mode: open("/dev/full", "wb"), raising=False)
+    with pytest.raises(StoreError, match=r"No space left on device\. The 1 shards .* are whole and kept: make room"):
+        encode(text_set(40), {"text": CountingWords()}, store=tmp_path)
+    monkeypatch.undo()
+    words = CountingWords()
+    encode(text_set(40), {"text": words}, store=tmp_path)
+    assert len(words.encoded) == 20
+
+
+def test_a_store_that_cannot_be_made_is_an_error_in_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(StoreError, match=r"cannot be made: .* needs a folder that can be written"):
+        encode(text_set(3), {"text": CountingWords()}, store=tmp_path / "file")
+
+
+def test_an_interrupted_encoding_keeps_what_it_has(tmp_path: Path) -> None:
+    class Interrupted(CountingWords):
+        def __call__(self, contents):
+            if len(self.encoded) >= 64:
+                raise KeyboardInterrupt
+            return super().__call__(contents)
+
+    with pytest.raises(KeyboardInterrupt):
+        encode(text_set(200), {"text": Interrupted()}, store=tmp_path)
+    rest = CountingWords()
+    encode(text_set(200), {"text": rest}, store=tmp_path)
+    assert len(rest.encoded) == 136
+
+
+def test_a_slow_encoder_writes_a_shard_after_a_while_however_small(tmp_path: Path) -> None:
+    store = FeatureStore(folder=tmp_path, shard_seconds=1e-9)
+    encode(text_set(5), {"text": CountingWords()}, store=store)
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 5
+    encode(text_set(80), {"text": CountingWords()}, store=FeatureStore(folder=tmp_path))
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 6
+
+
+def test_what_a_killed_process_left_is_cleared_away_once_it_is_old(tmp_path: Path) -> None:
+    features = FeatureStore(folder=tmp_path).features(CountingWords())
+    features.folder.mkdir()
+    old, young = features.folder / ".writing-1-old", features.folder / ".writing-2-young"
+    for path in (old, young):
+        path.write_bytes(b"half a shard")
+    os.utime(old, (time.time() - 7200, time.time() - 7200))
+    ShardWriter(features, FeatureStore(folder=tmp_path))
+    assert not old.exists()
+    assert young.exists(), "another process may be writing it"
+
+
+class Picky(CountingWords):
+    """Refuses one text, and gives nonsense for another."""
+
+    def __call__(self, contents):
+        if "refused" in contents:
+            raise DataError("this text is refused")
+        made = super().__call__(contents)
+        return [
+            Tokens(features=x.features * torch.nan) if text == "nonsense" else x
+            for text, x in zip(contents, made, strict=True)
+        ]
+
+
+def test_one_bad_content_does_not_take_its_batch_with_it() -> None:
+    found: dict[bytes, Finding] = {}
+    texts = {b"a": "a", b"b": "refused", b"c": "nonsense", b"d": "d"}
+    encoded = dict(encode_batch(Picky(), texts, found.__setitem__))
+    assert set(encoded) == {b"a", b"d"}
+    assert str(found[b"b"]) == "the text 'refused': this text is refused"
+    assert found[b"c"].kind == "not finite"
+
+
+def test_an_encoder_that_loses_contents_is_caught() -> None:
+    class Forgetful(CountingWords):
+        def __call__(self, contents):
+            return super().__call__(contents)[:1]
+
+    with pytest.raises(ValueError, match="was given 2 contents and encoded 1"):
+        list(encode_batch(Forgetful(), {b"a": "a", b"b": "b"}, lambda key, finding: None))
