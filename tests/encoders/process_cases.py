@@ -1,4 +1,4 @@
-"""An encoding under torchrun for `test_encode.py`: argv is the pictures' folder and the store; tells what each process did."""
+"""An encoding under torchrun for `test_encode.py`: argv is the pictures' folder and the store."""
 
 from __future__ import annotations
 

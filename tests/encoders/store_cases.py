@@ -20,7 +20,7 @@ from meq.encoders import FeatureStore, encode
 from meq.encoders.shards import StoreError
 from meq.encoders.store import Features, read_manifest
 
-TEXTS = text_set(200)
+TEXTS = text_set(140)
 SHARD_BYTES = 40_000
 """A shard of some thirty texts, so that there are several."""
 

@@ -28,7 +28,7 @@ def test_any_picture_becomes_a_grid_of_finite_tokens_whose_boxes_tile_it(width: 
     tokens = encoder([picture(width, height)])[0]
     assert tokens.features.shape == (16, encoder.width)
     assert torch.isfinite(tokens.features).all()
-    assert tokens.features.abs().max() < 10
+    assert tokens.features.abs().max() < 20
     assert tokens.boxes is not None
     assert tokens.boxes[0].tolist() == [0, 0, width / 4, height / 4]
     assert tokens.boxes[-1].tolist() == [width * 3 / 4, height * 3 / 4, width, height]
@@ -92,6 +92,13 @@ def test_spans_point_at_the_words_in_the_text() -> None:
     expected = ["The", "children's", "dog", ",", "über", "-", "happy", "—", "runs", "!", "(", "2", "km", ")", "猫"]
     assert words == expected
     assert tokens.features.shape == (len(words), Words().width)
+
+
+def test_tokens_of_scenes_have_a_mean_square_near_one() -> None:
+    example = scenes(train=18, dev=18, test=18).splits["dev"][0]
+    for encoder, name in ((Patches(grid=3), "image"), (Words(), "text")):
+        size = encoder([example.content[name]])[0].features.square().mean()
+        assert 0.3 < size < 2, name
 
 
 def test_the_vocabulary_knows_every_word_of_the_scenes() -> None:

@@ -24,7 +24,7 @@ def filled(folder: Path, *, texts: tuple[str, ...] = TEXTS, **options: object) -
     features = store.features(WORDS)
     writer = ShardWriter(features, store)
     for text, tokens in zip(texts, WORDS(texts), strict=True):
-        writer.add(fingerprint_of(text), tokens)
+        writer.add(fingerprint_of(text), tokens, cut=len(text) > 100)
     writer.flush()
     writer.finish()
     return features
@@ -41,7 +41,7 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(content)
 
 
-# -- what is read is what was written ------------------------------------------------------------------------------------
+# -- what is read is what was written ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float16", 1e-3), ("bfloat16", 1e-2), ("float32", 0)])
@@ -67,11 +67,17 @@ def test_what_is_read_can_be_changed_without_changing_the_store(tmp_path: Path) 
     assert torch.equal(features.read(0), before)
 
 
-def test_tokens_without_a_place_are_kept_beside_tokens_with_one() -> None:
+def test_tokens_without_a_place_are_kept_beside_tokens_with_one(tmp_path: Path) -> None:
     identity = Identity.of(WORDS, "float32")
     boxed = Tokens(features=torch.ones(2, WORDS.width), boxes=torch.tensor([[0.0, 0, 4, 4], [torch.nan] * 4]))
     bare = Tokens(features=torch.ones(1, WORDS.width))
-    assert pack([(b"k" * 32, boxed), (b"l" * 32, bare)], identity)
+    contents = [(b"k" * 32, as_kept(boxed, identity, cut=False)), (b"l" * 32, as_kept(bare, identity, cut=True))]
+    path = tmp_path / "shard.safetensors"
+    path.write_bytes(pack(contents, identity))
+    shard = Shard(path, identity)
+    assert shard.tokens(0).boxes[0].tolist() == [0, 0, 4, 4]
+    assert shard.tokens(1).boxes.isnan().all()
+    assert shard.cut == [False, True]
 
 
 def test_encoders_that_differ_in_anything_have_folders_of_their_own(tmp_path: Path) -> None:
@@ -117,7 +123,7 @@ def test_a_folder_that_is_not_there_is_an_empty_store(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
-# -- damage --------------------------------------------------------------------------------------------------------------
+# -- damage ------------------------------------------------------------------------------------------------------------
 
 
 def test_wherever_a_byte_is_changed_nothing_wrong_is_ever_read(tmp_path: Path) -> None:
@@ -161,7 +167,7 @@ def test_a_shard_that_cannot_be_opened_is_set_aside_and_named(tmp_path: Path, ho
     content = {
         "cut short": good[:-10],
         "empty": b"",
-        "another encoder's": pack([(b"k" * 32, as_kept(WORDS(["a"])[0], other))], other),
+        "another encoder's": pack([(b"k" * 32, as_kept(WORDS(["a"])[0], other, cut=False))], other),
         "nonsense": b"\xff" * 100,
     }
     path.write_bytes(content[how])
@@ -214,23 +220,23 @@ def test_files_that_are_no_shards_are_left_alone(tmp_path: Path) -> None:
     assert again.damaged == {}
 
 
-# -- what cannot be kept -------------------------------------------------------------------------------------------------
+# -- what cannot be kept -----------------------------------------------------------------------------------------------
 
 
 def test_a_feature_too_large_for_its_format_is_refused_not_made_infinite() -> None:
     large = Tokens(features=torch.full((1, WORDS.width), 1e5))
     with pytest.raises(StoreError, match=r"gave a feature of 1e\+05, which float16 cannot hold: use bfloat16"):
-        as_kept(large, Identity.of(WORDS, "float16"))
-    assert as_kept(large, Identity.of(WORDS, "bfloat16")).features.isfinite().all()
-    with pytest.raises(StoreError, match="says that it is .* wide, and gave 3"):
-        as_kept(Tokens(features=torch.ones(1, 3)), Identity.of(WORDS, "float16"))
+        as_kept(large, Identity.of(WORDS, "float16"), cut=False)
+    assert as_kept(large, Identity.of(WORDS, "bfloat16"), cut=False).features.isfinite().all()
+    with pytest.raises(StoreError, match=r"says that it is .* wide, and gave 3"):
+        as_kept(Tokens(features=torch.ones(1, 3)), Identity.of(WORDS, "float16"), cut=False)
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="did you mean 'float16'"):
         FeatureStore(folder=tmp_path, dtype="float61")
-    with pytest.raises(ValueError, match="cannot answer damage with 'encod'.*did you mean 'encode'"):
+    with pytest.raises(ValueError, match=r"cannot answer damage with 'encod'.*did you mean 'encode'"):
         FeatureStore(folder=tmp_path, on_damage="encod")
     with pytest.raises(ValueError, match="must be positive"):
         FeatureStore(folder=tmp_path, shard_bytes=0)

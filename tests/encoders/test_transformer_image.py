@@ -81,6 +81,19 @@ def test_preprocessing_is_scaling_cropping_and_normalising_as_computed_by_hand(c
     assert torch.allclose(clip([noise(96, 64)])[0].features, hidden, atol=1e-5)
 
 
+def test_a_processor_saved_by_an_old_version_is_read_the_same(
+    clip: TransformerImage, folder: Path, tmp_path: Path
+) -> None:
+    """As the default CLIP on the Hub is: bare numbers for sizes, and a class that has another name today."""
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    settings = json.loads((copy / "preprocessor_config.json").read_text())
+    settings |= {"size": 32, "crop_size": 32, "feature_extractor_type": "CLIPFeatureExtractor"}
+    del settings["image_processor_type"]
+    (copy / "preprocessor_config.json").write_text(json.dumps(settings))
+    old = TransformerImage(str(copy))([noise(90, 60)])[0]
+    assert torch.equal(old.features, clip([noise(90, 60)])[0].features)
+
+
 def test_the_result_depends_neither_on_the_company_nor_on_the_order(clip: TransformerImage) -> None:
     pictures = [noise(60 + 10 * number, 50, seed=number) for number in range(5)]
     together = [tokens.features for tokens in clip(pictures)]
@@ -181,13 +194,31 @@ def test_a_window_wider_than_the_picture_has_cells_without_a_place() -> None:
     assert boxes[2].tolist() == [5, 0, 10, 10]
 
 
-def test_a_grid_is_found_from_patches_or_from_a_stride() -> None:
-    assert grid_of(50, (224, 224), (32, 32)) == (1, 7, 7)
-    assert grid_of(201, (224, 224), (16, 16)) == (5, 14, 14)  # class token and registers
-    assert grid_of(49, (224, 224), (4, 4)) == (0, 7, 7)  # Swin merges its patches
-    assert grid_of(6, (96, 64), None) == (0, 2, 3)
-    with pytest.raises(EncoderError, match=r"where the 48 tokens of a 224 x 224 picture lie is not known"):
-        grid_of(48, (224, 224), (32, 32))
+@pytest.mark.parametrize(
+    ("count", "window", "patch", "grid"),
+    [
+        (50, (224, 224), (32, 32), (1, 7, 7)),
+        (201, (224, 224), (16, 16), (5, 14, 14)),  # class token and registers
+        (49, (224, 224), (4, 4), (0, 7, 7)),  # Swin merges its patches
+        (6, (96, 64), None, (0, 2, 3)),
+    ],
+)
+def test_a_grid_is_found_from_patches_or_from_a_stride(
+    count: int, window: tuple[int, int], patch: tuple[int, int] | None, grid: tuple[int, int, int]
+) -> None:
+    assert grid_of(count, window, patch=patch, name="model") == grid
+
+
+def test_a_model_that_leaves_patches_out_is_refused(tmp_path: Path) -> None:
+    from transformers import ViTImageProcessorPil, ViTMAEConfig, ViTMAEModel
+
+    config = ViTMAEConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, image_size=32, patch_size=8
+    )
+    ViTMAEModel(config).save_pretrained(tmp_path / "mae")
+    ViTImageProcessorPil(size={"height": 32, "width": 32}).save_pretrained(tmp_path / "mae")
+    with pytest.raises(EncoderError, match=r"mae: where its 5 tokens of a 32 x 32 picture lie is not known"):
+        TransformerImage(str(tmp_path / "mae"))
 
 
 def test_boxes_tile_what_is_seen() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,23 @@ def test_a_picture_model_is_no_text_encoder(tmp_path: Path) -> None:
         TransformerText(str(tmp_path / "vit"))
 
 
-def test_a_model_that_pads_with_its_end_and_counts_positions_after_the_padding(tmp_path: Path) -> None:
+def test_of_an_encoder_decoder_the_encoder_reads_and_a_decoder_alone_reads_too(folder: Path, tmp_path: Path) -> None:
+    from transformers import GPT2Config, GPT2Model, T5Config, T5Model
+
+    t5 = T5Config(vocab_size=20, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2, decoder_start_token_id=0)
+    gpt = GPT2Config(vocab_size=20, n_embd=16, n_layer=1, n_head=2, n_positions=12, bos_token_id=2, eos_token_id=3)
+    for model, longest in ((T5Model(t5), 40), (GPT2Model(gpt), 12)):
+        place = tmp_path / type(model).__name__
+        model.save_pretrained(place)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(folder / name, place / name)
+        encoder = TransformerText(str(place))
+        short, long = encoder(["the dog sleeps", "a " * 50])
+        assert len(long.features) == encoder.max_tokens == longest
+        assert torch.allclose(short.features, encoder(["the dog sleeps"])[0].features, atol=1e-5)
+
+
+def test_positions_that_are_counted_from_behind_the_padding_leave_less_room(tmp_path: Path) -> None:
     """RoBERTa: byte-level pieces with the space before them, and positions that start behind the padding's number."""
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import RobertaConfig, RobertaModel, RobertaTokenizer

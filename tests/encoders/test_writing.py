@@ -27,7 +27,7 @@ def test_killed_at_random_moments_a_store_only_ever_grows(tmp_path: Path) -> Non
 
 def test_two_processes_that_fill_one_store_at_once_share_the_work(tmp_path: Path) -> None:
     encoded = run_plain(CASES, "two_processes_race", str(tmp_path)).split()
-    assert sum(map(int, encoded)) < 400, "each of them found done what the other had written"
+    assert sum(map(int, encoded)) < 280, "each of them found done what the other had written"
 
 
 def test_a_file_that_may_not_grow_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
@@ -37,7 +37,8 @@ def test_a_file_that_may_not_grow_is_a_clear_error_and_loses_nothing(tmp_path: P
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encode(text_set(20), {"text": CountingWords()}, store=tmp_path)
-    monkeypatch.setattr(writing, "open", lambda path, mode: open("/dev/full", "wb"), raising=False)
+    full = Path("/dev/full").open  # a method, so that what is opened is closed by whoever asked for it
+    monkeypatch.setattr(writing, "open", lambda path, mode: full("wb"), raising=False)
     with pytest.raises(StoreError, match=r"No space left on device\. The 1 shards .* are whole and kept: make room"):
         encode(text_set(40), {"text": CountingWords()}, store=tmp_path)
     monkeypatch.undo()
@@ -48,7 +49,7 @@ def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path, monkeypa
 
 def test_a_store_that_cannot_be_made_is_an_error_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
-    with pytest.raises(StoreError, match=r"cannot be made: .* needs a folder that can be written"):
+    with pytest.raises(StoreError, match=r"file is not a folder; a feature store needs one"):
         encode(text_set(3), {"text": CountingWords()}, store=tmp_path / "file")
 
 
@@ -60,10 +61,10 @@ def test_an_interrupted_encoding_keeps_what_it_has(tmp_path: Path) -> None:
             return super().__call__(contents)
 
     with pytest.raises(KeyboardInterrupt):
-        encode(text_set(200), {"text": Interrupted()}, store=tmp_path)
+        encode(text_set(192), {"text": Interrupted()}, store=tmp_path)
     rest = CountingWords()
-    encode(text_set(200), {"text": rest}, store=tmp_path)
-    assert len(rest.encoded) == 136
+    encode(text_set(192), {"text": rest}, store=tmp_path)
+    assert len(rest.encoded) == 128
 
 
 def test_a_slow_encoder_writes_a_shard_after_a_while_however_small(tmp_path: Path) -> None:
@@ -102,10 +103,18 @@ class Picky(CountingWords):
 def test_one_bad_content_does_not_take_its_batch_with_it() -> None:
     found: dict[bytes, Finding] = {}
     texts = {b"a": "a", b"b": "refused", b"c": "nonsense", b"d": "d"}
-    encoded = dict(encode_batch(Picky(), texts, found.__setitem__))
-    assert set(encoded) == {b"a", b"d"}
+    encoded = {key for key, _, _ in encode_batch(Picky(), texts, found.__setitem__)}
+    assert encoded == {b"a", b"d"}
     assert str(found[b"b"]) == "the text 'refused': this text is refused"
     assert found[b"c"].kind == "not finite"
+
+
+def test_which_texts_were_cut_is_found_out_from_the_encoders_count() -> None:
+    words = CountingWords(max_words=2)
+    texts = {b"a": "one two three", b"b": "one two", b"c": "a b c d"}
+    found = {key: cut for key, _, cut in encode_batch(words, texts, lambda key, finding: None)}
+    assert found == {b"a": True, b"b": False, b"c": True}
+    assert words.truncated == 2, "each is counted once, also where it was encoded again"
 
 
 def test_an_encoder_that_loses_contents_is_caught() -> None:

@@ -15,7 +15,7 @@ from meq.data.content import Content, Picture, PictureFile, Regions
 from meq.data.contract import DataSet, Example
 from meq.data.findings import DataError, Finding, Findings
 from meq.data.masks import MaskFile, picture_size
-from meq.data.registry import open_data
+from meq.data.request import DataRequest
 
 PLACES = 3
 """How many places of each kind of problem are shown."""
@@ -74,18 +74,24 @@ class Inspection:
 
 
 def check(name: str, root: Path | str | None = None, *, decode: bool = True, **options: Any) -> Inspection:
-    """Walk a data set and say what is there, missing and wrong; `options` are the data set's own.
+    """Walk a data set that is known by name; `options` are the data set's own."""
+    folder = None if root is None else Path(root)
+    return inspect_data(DataRequest(data=name, root=folder, options=options), decode=decode)
+
+
+def inspect_data(request: DataRequest, *, decode: bool = True) -> Inspection:
+    """Walk a data set and say what is there, missing and wrong.
 
     One example at a time: each distinct picture is decoded once (or its head read, without `decode`) and let go. A
     folder that cannot be read at all is a DataError.
     """
     findings = _FirstPlaces("skip")
-    data = open_data(name, root, findings=findings, **options)
+    data = request.open(findings)
     walk = _Walk(data=data, findings=findings, decode=decode)
     splits = {split: walk.count(split) for split in data.splits}
     return Inspection(
-        name=name,
-        root=None if root is None else str(root),
+        name=request.data,
+        root=None if request.root is None else str(request.root),
         modalities={
             each: modality.kind if modality.width is None else f"{modality.kind}, {modality.width} wide"
             for each, modality in data.modalities.items()

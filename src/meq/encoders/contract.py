@@ -21,8 +21,6 @@ class Tokens:
     """Left, top, right, bottom in pixels of the original picture; NaN for a token without a place."""
     spans: Int[Tensor, "N 2"] | None = None
     """First and past-the-last character of the text; -1, -1 for a token without a place."""
-    cut: bool = False
-    """Whether the content was longer than the encoder reads, and its end was left out."""
 
 
 class Encoder(ABC):

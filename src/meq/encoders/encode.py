@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
-
-from torch import Tensor
+from typing import Any
 
 from meq.core.options import checked_options, nearest
-from meq.data.contract import DataSet, Example, Rows, Split, features, stamp_of
+from meq.data.contract import DataSet, Rows, Split, features
 from meq.data.findings import Finding, Findings, OnBad
-from meq.encoders.contract import Encoder, Tokens
+from meq.encoders.contract import Encoder
 from meq.encoders.processes import Share, this_process
-from meq.encoders.shards import Identity, as_kept
+from meq.encoders.reading import EncodedRow, ExampleMaker, Memory, Source, each_place, places_of
+from meq.encoders.shards import Identity
 from meq.encoders.store import Features, FeatureStore
-from meq.encoders.survey import Keys, Progress, Survey, as_error, each_of, take_survey
+from meq.encoders.survey import Progress, Survey, as_error, each_of, take_survey
 from meq.encoders.writing import ShardWriter, fill, mend
-
-KEPT_EXAMPLES, KEPT_NUMBERS = 50_000, 64
-"""Splits up to this size, with targets up to this size, are kept in memory but for their features."""
 
 
 @checked_options
@@ -99,52 +93,6 @@ def encode_and_count(
     )
 
 
-class Source(Protocol):
-    """Where features are read from: a store, or memory."""
-
-    identity: Identity
-
-    def place(self, key: bytes) -> int: ...
-    def key(self, place: int) -> bytes: ...
-    def cut(self, place: int) -> bool: ...
-    def read(self, place: int) -> Tensor: ...
-    def tokens(self, place: int) -> Tokens: ...
-
-
-class Memory:
-    """Features that are kept for as long as the process runs."""
-
-    def __init__(self, identity: Identity) -> None:
-        self.identity = identity
-        self._places: dict[bytes, int] = {}
-        self._kept: list[tuple[bytes, Tokens]] = []
-
-    def __contains__(self, key: bytes) -> bool:
-        return key in self._places
-
-    def add(self, key: bytes, tokens: Tokens) -> None:
-        self._places[key] = len(self._kept)
-        self._kept.append((key, as_kept(tokens, self.identity)))
-
-    def flush(self) -> None:
-        """Nothing is waiting."""
-
-    def place(self, key: bytes) -> int:
-        return self._places[key]
-
-    def key(self, place: int) -> bytes:
-        return self._kept[place][0]
-
-    def cut(self, place: int) -> bool:
-        return self._kept[place][1].cut
-
-    def read(self, place: int) -> Tensor:
-        return self._kept[place][1].features
-
-    def tokens(self, place: int) -> Tokens:
-        return self._kept[place][1]
-
-
 class _Filling:
     """Encoder by encoder, until every content has its features."""
 
@@ -212,17 +160,6 @@ class _Filling:
         self.bad[key] = finding
 
 
-Places = int | tuple[int, ...] | None
-"""Where the features of one modality are, or those of each choice; None where the example lacks the modality."""
-
-
-class EncodedRow(NamedTuple):
-    """What is kept of an example: its place in the split it came from, and the places of its features."""
-
-    place: int
-    features: tuple[Places, ...]
-
-
 def _rows(survey: Survey, filling: _Filling, findings: Findings) -> tuple[dict[str, list[EncodedRow]], dict[str, int]]:
     """The examples of which everything could be encoded, and how many could not, by split."""
     sources = [filling.sources[name] for name in survey.names]
@@ -239,24 +176,14 @@ def _rows(survey: Survey, filling: _Filling, findings: Findings) -> tuple[dict[s
             elif any(key in filling.bad for keys in row for key in each_of(keys)):
                 left_out[split] += 1
             else:
-                at = tuple(_places(source, keys) for source, keys in zip(sources, row, strict=True))
+                at = tuple(places_of(source, keys) for source, keys in zip(sources, row, strict=True))
                 rows[split].append(EncodedRow(place, at))
     return rows, dict(left_out)
 
 
-def _places(source: Source, keys: Keys) -> Places:
-    if keys is None:
-        return None
-    return tuple(map(source.place, keys)) if isinstance(keys, tuple) else source.place(keys)
-
-
-def _each(places: Places) -> tuple[int, ...]:
-    return () if places is None else places if isinstance(places, tuple) else (places,)
-
-
 def _count(name: str, rows: Mapping[str, Sequence[EncodedRow]], filling: _Filling) -> Count:
     source, at = filling.sources[name], filling.survey.names.index(name)
-    places = {place for split in rows.values() for row in split for place in _each(row.features[at])}
+    places = {place for split in rows.values() for row in split for place in each_place(row.features[at])}
     return Count(
         encoder=source.identity.name,
         distinct=len(places),
@@ -274,7 +201,7 @@ def _encoded(
 ) -> DataSet:
     splits: dict[str, Split] = {}
     for name, split in data.splits.items():
-        maker = _Maker(split, filling.sources)
+        maker = ExampleMaker(split, filling.sources)
         splits[name] = Rows(rows[name], maker, stamp=maker.stamp)
     identities = {name: source.identity for name, source in filling.sources.items()}
     widths = {name: features(identity.width) for name, identity in identities.items()}
@@ -288,50 +215,6 @@ def _encoded(
         "not encoded": dict(left_out),
     }
     return replace(data, splits=splits, modalities={**data.modalities, **widths}, facts={**data.facts, **facts})
-
-
-class _Maker:
-    """From a row to its example, with features in place of what was encoded."""
-
-    def __init__(self, split: Split, sources: Mapping[str, Source]) -> None:
-        self.split, self.sources = split, sources
-        self.kept: dict[int, Example] = {}
-
-    def __call__(self, row: EncodedRow) -> Example:
-        rest, content = self._rest(row.place), {}
-        for name, source, places in self._features(row):
-            content[name] = tuple(map(source.read, places)) if isinstance(places, tuple) else source.read(places)
-        facts = {**rest.facts, "tokens": partial(self.tokens, row)}
-        return Example(id=rest.id, content={**rest.content, **content}, target=rest.target, facts=facts)
-
-    def tokens(self, row: EncodedRow) -> dict[str, tuple[Tokens, ...]]:
-        """By modality, one per choice: features, and where in the original each token lies."""
-        return {name: tuple(map(source.tokens, _each(places))) for name, source, places in self._features(row)}
-
-    def stamp(self, row: EncodedRow) -> bytes:
-        """Features are known by what was encoded and by which encoder: no need to read them."""
-        known = {}
-        for name, source, places in self._features(row):
-            keys = b"".join(map(source.key, _each(places)))
-            known[name] = hashlib.sha256(source.identity.digest.encode() + keys).digest()
-        return stamp_of(self._rest(row.place), known)
-
-    def _features(self, row: EncodedRow) -> Iterator[tuple[str, Source, int | tuple[int, ...]]]:
-        for (name, source), places in zip(self.sources.items(), row.features, strict=True):
-            if places is not None:
-                yield name, source, places
-
-    def _rest(self, place: int) -> Example:
-        """The example without what was encoded; kept where it is small, since making it can cost more than reading."""
-        if place in self.kept:
-            return self.kept[place]
-        example = self.split[place]
-        rest = {name: content for name, content in example.content.items() if name not in self.sources}
-        example = replace(example, content=rest)
-        small = not rest and (example.target is None or example.target.numel() <= KEPT_NUMBERS)
-        if small and len(self.split) <= KEPT_EXAMPLES:
-            self.kept[place] = example
-        return example
 
 
 def _by_identity(encoders: Mapping[str, Encoder], dtype: str) -> dict[Identity, list[str]]:

@@ -70,7 +70,7 @@ def view_of(processor: Any, original: Size) -> View:
     return View(original=original, scaled=scaled, left=left, top=top, window=window)
 
 
-def grid_of(count: int, window: Size, patch: Size | None) -> tuple[int, int, int]:
+def grid_of(count: int, window: Size, *, patch: Size | None, name: str) -> tuple[int, int, int]:
     """Tokens without a place, rows and columns of a model's output of `count` tokens; places come last."""
     if patch is not None:
         columns, rows = window[0] // patch[0], window[1] // patch[1]
@@ -81,8 +81,8 @@ def grid_of(count: int, window: Size, patch: Size | None) -> tuple[int, int, int
         if rows * columns == count:
             return 0, rows, columns
     raise EncoderError(
-        f"where the {count} tokens of a {window[0]} x {window[1]} picture lie is not known: "
-        "neither the patches of the model's config nor a grid"
+        f"{name}: where its {count} tokens of a {window[0]} x {window[1]} picture lie is not known; they are neither "
+        "the patches of its config nor a grid"
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -31,7 +31,7 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch
 KEY_BYTES = 32
 
 
-class StoreError(RuntimeError):
+class StoreError(OSError):
     """The store cannot be read or written; the message says which file, why, and what to do."""
 
 
@@ -74,7 +74,21 @@ class Identity:
         return f"{readable}-{self.dtype}-{self.digest[:16]}"
 
 
-def as_kept(tokens: Tokens, identity: Identity) -> Tokens:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kept:
+    """Tokens in the form that a shard keeps."""
+
+    features: Float[Tensor, "N W"]
+    boxes: Float[Tensor, "N 4"] | None
+    spans: Int[Tensor, "N 2"] | None
+    cut: bool
+    """Whether the content was longer than the encoder reads."""
+
+    def tokens(self) -> Tokens:
+        return Tokens(features=self.features, boxes=self.boxes, spans=self.spans)
+
+
+def as_kept(tokens: Tokens, identity: Identity, *, cut: bool) -> Kept:
     """The tokens in the form that a shard keeps; what it cannot hold is refused."""
     x = tokens.features.detach().cpu()
     if x.shape[-1] != identity.width:
@@ -85,15 +99,15 @@ def as_kept(tokens: Tokens, identity: Identity) -> Tokens:
         raise StoreError(
             f"{identity.name} gave a feature of {largest}, which {identity.dtype} cannot hold: use bfloat16"
         )
-    return Tokens(
+    return Kept(
         features=kept,
         boxes=None if tokens.boxes is None else tokens.boxes.detach().cpu().float(),
         spans=None if tokens.spans is None else tokens.spans.detach().cpu().long(),
-        cut=tokens.cut,
+        cut=cut,
     )
 
 
-def pack(contents: Sequence[tuple[bytes, Tokens]], identity: Identity) -> bytes:
+def pack(contents: Sequence[tuple[bytes, Kept]], identity: Identity) -> bytes:
     """The bytes of a shard, from keys and tokens as they are kept."""
     keys, parts = zip(*contents, strict=True)
     tensors = {"features": torch.cat([part.features for part in parts])}
@@ -165,7 +179,7 @@ class Shard:
     def tokens(self, row: int) -> Tokens:
         start, end = self._checked(row)
         places = {name: self.tensors[name][start:end].clone() for name in ("boxes", "spans") if name in self.tensors}
-        return Tokens(features=self.features(row), cut=self.cut[row], **places)
+        return Tokens(features=self.features(row), **places)
 
     def _checked(self, row: int) -> tuple[int, int]:
         start, end = self.bounds[row], self.bounds[row + 1]

@@ -135,8 +135,12 @@ def shard_files(folder: Path) -> list[Path]:
     """The files in the folder that are named as shards are; a link that leads out of it is refused."""
     try:
         names = sorted(name for name in os.listdir(folder) if SHARD_NAME.fullmatch(name))
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return []
+    except NotADirectoryError as error:
+        raise StoreError(
+            f"{folder.parent} is not a folder; a feature store needs one, or a name that is free"
+        ) from error
     home = folder.resolve()
     for name in names:
         if (folder / name).is_symlink() and (folder / name).resolve().parent != home:

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from meq.core.options import checked_options
-from meq.data.content import Content, Picture
+from meq.data.content import Content, DrawnPicture, Picture
 from meq.encoders.contract import Encoder, Tokens
 from meq.encoders.picture_geometry import Size, check_geometry, grid_of, processed, view_of
 from meq.encoders.pretrained import EncoderError, batches, check_complete, find, load_model, load_processor, weight_hash
@@ -45,7 +45,8 @@ class TransformerImage(Encoder):
         self.name, self.revision = source.name, source.revision
         self.weight_hash = weight_hash(self.model, source.folder, self.kind)
         self.batch_size, self.device = batch_size, torch.device(device)
-        self.width = self._measured_width()
+        # Measured, since configs name the width differently; and an unknown grid is better refused now than later.
+        self.width = int(self._encode([DrawnPicture("blank", lambda: Image.new("RGB", (64, 64)))])[0].features.shape[1])
 
     def __call__(self, contents: Sequence[Content]) -> list[Tokens]:
         return [tokens for batch in batches(contents, self.batch_size) for tokens in self._encode(batch)]
@@ -72,7 +73,7 @@ class TransformerImage(Encoder):
             hidden = [_tokens(self._forward(self._prepared([image])))[0] for image in images]
         made = []
         for features, view in zip(hidden, views, strict=True):
-            prefix, rows, columns = grid_of(len(features), view.window, _patch(self.model))
+            prefix, rows, columns = grid_of(len(features), view.window, patch=_patch(self.model), name=self.name)
             boxes = torch.cat([torch.full((prefix, 4), torch.nan), view.boxes(rows, columns)])
             made.append(Tokens(features=features.float().cpu(), boxes=boxes))
         return made
@@ -83,11 +84,6 @@ class TransformerImage(Encoder):
     @torch.no_grad()
     def _forward(self, pixels: Float[Tensor, "B C H W"]) -> Any:
         return self.model(pixel_values=pixels)
-
-    def _measured_width(self) -> int:
-        """From a blank picture: configs of different models name the width differently."""
-        output = self._forward(self._prepared([Image.new("RGB", (64, 64))]))
-        return int(_tokens(output).shape[2])
 
 
 def _part_for_pictures(model: nn.Module, name: str) -> nn.Module:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from meq.data.content import Content, Picture, Regions
 from meq.data.findings import DataError, Finding
 from meq.encoders.contract import Encoder, Tokens
-from meq.encoders.shards import DamagedError, Identity, StoreError, as_kept, hash_matches, pack
+from meq.encoders.shards import DamagedError, Identity, Kept, StoreError, as_kept, hash_matches, pack
 from meq.encoders.store import ENCODER, MANIFEST, Features, FeatureStore, read_manifest, shard_files
 
 BATCH = 32
@@ -37,7 +37,7 @@ class Sink(Protocol):
     """Where tokens go: a store, or memory."""
 
     def __contains__(self, key: bytes) -> bool: ...
-    def add(self, key: bytes, tokens: Tokens) -> None: ...
+    def add(self, key: bytes, tokens: Tokens, *, cut: bool) -> None: ...
     def flush(self) -> None: ...
 
 
@@ -46,7 +46,7 @@ class ShardWriter:
 
     def __init__(self, features: Features, store: FeatureStore) -> None:
         self.features, self.store = features, store
-        self.pending: dict[bytes, Tokens] = {}
+        self.pending: dict[bytes, Kept] = {}
         self.bytes, self.since = 0, time.monotonic()
         self._begin()
 
@@ -57,10 +57,10 @@ class ShardWriter:
     def __contains__(self, key: bytes) -> bool:
         return key in self.features or key in self.pending
 
-    def add(self, key: bytes, tokens: Tokens) -> None:
+    def add(self, key: bytes, tokens: Tokens, *, cut: bool) -> None:
         if not self.pending:
             self.since = time.monotonic()
-        kept = as_kept(tokens, self.identity)
+        kept = as_kept(tokens, self.identity, cut=cut)
         self.pending[key] = kept
         self.bytes += kept.features.nbytes
         if self.bytes >= self.store.shard_bytes or time.monotonic() - self.since >= self.store.shard_seconds:
@@ -146,8 +146,8 @@ def fill(
     try:
         for batch in batches[first:] + batches[:first]:
             missing = {key: contents[key]() for key in batch if key not in sink}
-            for key, tokens in encode_batch(encoder, missing, bad):
-                sink.add(key, tokens)
+            for key, tokens, cut in encode_batch(encoder, missing, bad):
+                sink.add(key, tokens, cut=cut)
             done(len(batch))
     except (DataError, KeyboardInterrupt):
         sink.flush()  # what was encoded until now need not be encoded again
@@ -155,28 +155,41 @@ def fill(
     sink.flush()
 
 
-def encode_batch(encoder: Encoder, contents: Mapping[bytes, Content], bad: Bad) -> Iterator[tuple[bytes, Tokens]]:
-    """Keys and tokens. Where a content cannot be encoded, `bad` is told of it and the others are encoded alone."""
+def encode_batch(encoder: Encoder, contents: Mapping[bytes, Content], bad: Bad) -> Iterator[tuple[bytes, Tokens, bool]]:
+    """Keys, tokens, and whether the content was cut. `bad` is told of contents that cannot be encoded.
+
+    An encoder only counts what it cuts: where that was some of a batch and not all, each is encoded alone to see.
+    """
     if not contents:
         return
+    before = encoder.truncated
     try:
         encoded = encoder(list(contents.values()))
     except DataError as error:
-        if len(contents) > 1:
-            for key, content in contents.items():
-                yield from encode_batch(encoder, {key: content}, bad)
+        if len(contents) == 1:
+            [(key, content)] = contents.items()
+            bad(key, broken(content, str(error)))
         else:
-            for key, content in contents.items():
-                bad(key, broken(content, str(error)))
+            yield from _one_by_one(encoder, contents, bad)
+        return
+    cut = encoder.truncated - before
+    if 0 < cut < len(contents):
+        encoder.truncated = before  # they are counted again, one by one
+        yield from _one_by_one(encoder, contents, bad)
         return
     if len(encoded) != len(contents):
         raise ValueError(f"{encoder.name} was given {len(contents)} contents and encoded {len(encoded)}")
     for (key, content), tokens in zip(contents.items(), encoded, strict=True):
         if bool(tokens.features.isfinite().all()):
-            yield key, tokens
+            yield key, tokens, cut > 0
         else:
             message = f"{encoder.name} gave features that are not finite"
             bad(key, Finding(kind="not finite", message=message, file=name_of(content)))
+
+
+def _one_by_one(encoder: Encoder, contents: Mapping[bytes, Content], bad: Bad) -> Iterator[tuple[bytes, Tokens, bool]]:
+    for key, content in contents.items():
+        yield from encode_batch(encoder, {key: content}, bad)
 
 
 def broken(content: Content, message: str) -> Finding:

@@ -54,6 +54,9 @@ class _Running:
         self.console, self.retry_failed = console, retry_failed
 
     def run_all(self, data_root: Path | None, store: Path | None) -> None:
+        if self.manifest.table_format != TABLE_FORMAT:  # another version of meq wrote them
+            self.manifest = replace(self.manifest, table_format=TABLE_FORMAT)
+            self._seal_tables()
         runs = list(self.study.runs())
         left = [run for run in runs if not self._settled(*run)]
         if not left:

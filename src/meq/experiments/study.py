@@ -52,7 +52,7 @@ class ArmConfig:
     """Fields of TrainConfig in which this arm differs."""
 
     def __post_init__(self) -> None:
-        _check_name(self.name, "arm")
+        _check_name(self.name)
         known = [each.name for each in dataclasses.fields(TrainConfig) if each.name not in OWN]
         for name in self.train:
             if name not in known:
@@ -77,7 +77,7 @@ class Study:
     """Which published figures can be shown beside it, see `meq.experiments.paper.PAPER`."""
 
     def __post_init__(self) -> None:
-        _check_name(self.name, "study")
+        _check_name(self.name)
         names = [arm.name for arm in self.arms]
         for words, values in (("arm", names), ("seed", list(self.seeds))):
             if not values or len(set(values)) < len(values):
@@ -130,6 +130,8 @@ def differences(old: Study, new: Study) -> list[str]:
     return [name for name in after if before[name] != after[name]]
 
 
-def _check_name(name: str, what: str) -> None:
+def _check_name(name: str) -> None:
     if not NAME.fullmatch(name):
-        raise StudyError(f"{name!r} cannot name a {what}: it becomes a folder, so use a-z, 0-9 and single hyphens")
+        raise StudyError(
+            f"{name!r} cannot name a study or an arm: it becomes a folder, so use a-z, 0-9 and single hyphens"
+        )

@@ -206,7 +206,8 @@ class _Verifier:
             self.found.notes.append("the tables were not rebuilt: the study or a record is damaged")
             return
         if manifest is not None and manifest.table_format != TABLE_FORMAT:
-            words = f"written in form {manifest.table_format}, this version of meq writes form {TABLE_FORMAT}"
+            words = f"written in form {manifest.table_format}, this version of meq writes form {TABLE_FORMAT}: "
+            words += "the command that ran the study rebuilds them"
             self._fault(MANIFEST, f"the tables cannot be compared: {words}")
             return
         rebuilt = table_files(study, records) if (self.folder / TABLES).is_dir() or records else {}

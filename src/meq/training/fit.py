@@ -26,22 +26,20 @@ from meq.models.hub import WEIGHTS
 from meq.objectives import Loss, Objective
 from meq.training.alarms import Vitals, raised
 from meq.training.batches import Batches, with_last
-from meq.training.bundle import TASK, make_task, write_task
+from meq.training.bundle import TASK, bundled
 from meq.training.checkpoint import Checkpoints
 from meq.training.config import TrainConfig
 from meq.training.environment import Session, session
 from meq.training.evaluation import labelled, predict_split, scores
-from meq.training.files import sha256
 from meq.training.monitor import take_vitals
 from meq.training.optimiser import Schedule, make_optimiser
 from meq.training.plain import plain
-from meq.training.predictions import Predictions, write_predictions
+from meq.training.predictions import Predictions
 from meq.training.progress import LiveBar
 from meq.training.record import (
     FAILED,
     FINISHED,
     STOPPED,
-    HashedFile,
     Progress,
     Provenance,
     RunError,
@@ -261,23 +259,12 @@ class Training:
         return scores((self.data.metric, *self.data.also), self.objective.task, predictions)
 
     def _scored(self, record: RunRecord) -> RunRecord:
-        """The selected weights on every labelled split that was not trained on, and their answers kept."""
-        weights = self.folder / "model" / WEIGHTS
-        self.model.load_state_dict(load_file(weights))
-        metrics, files = {}, {}
-        for split in self.data.splits:
-            if split == "train" or not labelled(self.data.splits[split]):
-                continue
-            predictions = self._predict(split)
-            metrics[split] = self._scores(predictions)
-            if self.main:
-                write_predictions(self.folder / "predictions" / f"{split}.parquet", predictions)
-                files[split] = self._hashed(f"predictions/{split}.parquet")
-        if self.main:
-            task = make_task(self.data, self.fingerprint, self.provenance, weights=weights)
-            write_task(self.folder / "model", task)
-        checkpoint = self._hashed(f"model/{WEIGHTS}")
-        return replace(record, metrics=metrics, predictions=files, checkpoint=checkpoint)
+        """The selected weights on every labelled split that was not trained on."""
+        self.model.load_state_dict(load_file(self.folder / "model" / WEIGHTS))
+        splits = [name for name, split in self.data.splits.items() if name != "train" and labelled(split)]
+        answers = {split: self._predict(split) for split in splits}
+        record = replace(record, metrics={split: self._scores(found) for split, found in answers.items()})
+        return bundled(record, self.folder, self.data, self.provenance, answers) if self.main else record
 
     # -- small matters -----------------------------------------------------------------------------------------------
 
@@ -321,9 +308,6 @@ class Training:
     def _save_model(self) -> None:
         (self.folder / "model" / TASK).unlink(missing_ok=True)  # it states the weights' hash, and is written at the end
         self.model.save_pretrained(self.folder / "model")
-
-    def _hashed(self, file: str) -> HashedFile:
-        return HashedFile(file=file, sha256=sha256(self.folder / file))
 
     def _error(self, error: Exception) -> RunError:
         message = str(error).replace(f"{self.folder}/", "")  # the folder may be moved

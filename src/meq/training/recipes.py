@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ from torch import Tensor
 from meq import models
 from meq.core.options import nearest
 from meq.data.contract import DataSet
-from meq.data.registry import DATA_SETS
+from meq.data.findings import Findings
+from meq.data.request import DataRequest, parse_options
+from meq.encoders import choose_encoders, encode
 from meq.models.base import FusionModel
 from meq.objectives import JacobianRange, Objective, ResidualCorrection
 from meq.training.config import TrainConfig
@@ -31,10 +33,19 @@ ARMS: Mapping[str, tuple[Callable[..., FusionModel], dict[str, Any]]] = {
 }
 
 
-def make_data(name: str) -> DataSet:
-    if name not in DATA_SETS:
-        raise ValueError(f"there is no data set {name!r}: {nearest(name, DATA_SETS)}")
-    return DATA_SETS[name].read()
+def prepare(
+    request: DataRequest, encoders: Sequence[str] = (), *, store: Path | None = None, skip_bad: bool = False
+) -> DataSet:
+    """The data set that was asked for, read and encoded; `encoders` are written MODALITY=NAME.
+
+    Modalities without an encoder of their own get the built-in one of their kind.
+    """
+    data = request.open(Findings("skip" if skip_bad else "raise"))
+    raw = [name for name, modality in data.modalities.items() if modality.width is None]
+    if not raw:
+        return data
+    names = parse_options(encoders)
+    return encode(data, choose_encoders(data, names), store=store, on_bad="skip" if skip_bad else "raise")
 
 
 def make_model(arm: str, data: DataSet, shape: Mapping[str, Any]) -> FusionModel:
@@ -49,8 +60,8 @@ def make_model(arm: str, data: DataSet, shape: Mapping[str, Any]) -> FusionModel
     return build(dict(data.widths), len(data.labels), head=data.head, **fixed, **options)
 
 
-def train_by_name(
-    data_name: str,
+def train_arm(
+    data: DataSet,
     arm: str,
     folder: Path,
     config: TrainConfig,
@@ -61,7 +72,6 @@ def train_by_name(
     resume: bool,
 ) -> dict[str, Any] | None:
     """Train; the record on the first process, None on the others."""
-    data = make_data(data_name)
     seed_everything(config.seed)
     model = make_model(arm, data, shape)
     penalties = (JacobianRange(weight=lambda_j), ResidualCorrection(weight=lambda_f))

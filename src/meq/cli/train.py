@@ -1,10 +1,7 @@
-"""The command line. It parses and calls; there is no logic here."""
+"""meq train."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,31 +9,40 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from meq.data.registry import DATA_SETS
-from meq.training.checkpoint import CheckpointError
+from meq.cli.asking import (
+    Data,
+    Debug,
+    Encoders,
+    Group,
+    Images,
+    Label,
+    Root,
+    Settings,
+    SkipBad,
+    Split,
+    Texts,
+    Vectors,
+    request,
+)
+from meq.cli.errors import errors_in_words
 from meq.training.config import TrainConfig
-from meq.training.fit import TrainingError
-from meq.training.recipes import ARMS, train_by_name
-from meq.version import __version__
-
-app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help="Mutual equilibrium.")
+from meq.training.recipes import ARMS, prepare, train_arm
 
 
-def _version(asked: bool) -> None:
-    if asked:
-        print(f"meq {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
-    """Mutual equilibrium: multimodal representation learning by coupled fixed points."""
-
-
-@app.command()
 def train(
-    data: Annotated[str, typer.Argument(help=f"A data set: {', '.join(DATA_SETS)}.")],
+    data: Data,
     out: Annotated[Path, typer.Option(help="The run's folder.")],
+    root: Root = None,
+    image: Images = None,
+    text: Texts = None,
+    vector: Vectors = None,
+    label: Label = None,
+    split: Split = None,
+    group: Group = None,
+    set_: Settings = None,
+    skip_bad: SkipBad = False,
+    encoder: Encoders = None,
+    store: Annotated[Path | None, typer.Option(help="Feature store: what is encoded once is kept here.")] = None,
     arm: Annotated[str, typer.Option(help=f"The model: {', '.join(ARMS)}.")] = "meq",
     dim: Annotated[int, typer.Option(help="Width of the states.")] = 64,
     heads: Annotated[int, typer.Option(help="Attention heads.")] = 4,
@@ -55,13 +61,13 @@ def train(
     stop_on_alarm: Annotated[bool, typer.Option(help="Stop when a collapse alarm is raised.")] = False,
     tracker: Annotated[list[str] | None, typer.Option(help="tensorboard, wandb, mlflow, trackio; repeatable.")] = None,
     resume: Annotated[bool, typer.Option(help="Go on from the run's last good checkpoint.")] = False,
-    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Train a model; interrupt it as you like and go on with --resume.
 
     Many processes: torchrun --nproc-per-node 2 -m meq train ...; on accelerators also accelerate launch -m meq train.
     """
-    with _errors_in_words(debug, hint=f"go on with: meq train {data} --out {out} --resume, and the same options"):
+    with errors_in_words(debug, hint=f"go on with: meq train {data} --out {out} --resume, and the same options"):
         config = TrainConfig(
             epochs=epochs,
             batch_size=batch_size,
@@ -75,7 +81,9 @@ def train(
             trackers=tuple(tracker or ()),
         )
         shape = {"dim": dim, "heads": heads, "steps": steps, "dropout": dropout}
-        record = train_by_name(data, arm, out, config, shape, lambda_j=lambda_j, lambda_f=lambda_f, resume=resume)
+        asked = request(data, root, (image, text, vector), (label, split, group), set_)
+        prepared = prepare(asked, encoder or (), store=store, skip_bad=skip_bad)
+        record = train_arm(prepared, arm, out, config, shape, lambda_j=lambda_j, lambda_f=lambda_f, resume=resume)
         if record is not None:
             _show(record, out)
 
@@ -92,22 +100,3 @@ def _show(record: dict[str, Any], out: Path) -> None:
     console = Console()
     console.print(table)
     console.print(f"alarms: {len(record['alarms'])}; record: {out / 'record.json'}; model: {out / 'model'}")
-
-
-@contextmanager
-def _errors_in_words(debug: bool, hint: str) -> Iterator[None]:
-    """One sentence instead of a traceback; what can be resumed says how."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        print(f"\ninterrupted; {hint}", file=sys.stderr)
-        raise typer.Exit(130) from None
-    except (ValueError, TypeError, OSError, TrainingError, CheckpointError) as error:
-        if debug:
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-
-
-def main() -> None:
-    app()

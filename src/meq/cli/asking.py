@@ -1,0 +1,56 @@
+"""Options that several commands share: which data, which columns of a table, which encoders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from meq.data.registry import DATA_SETS
+from meq.data.request import DataRequest, parse_options
+
+Data = Annotated[
+    str, typer.Argument(help=f"A data set ({', '.join(DATA_SETS)}), or a table: .csv, .tsv, .jsonl, .parquet.")
+]
+Root = Annotated[
+    Path | None, typer.Argument(help="The data set's folder; for a table, the folder its picture paths start from.")
+]
+Images = Annotated[list[str] | None, typer.Option("--image", help="Column of picture paths; repeatable.")]
+Texts = Annotated[list[str] | None, typer.Option("--text", help="Column of texts; repeatable.")]
+Vectors = Annotated[list[str] | None, typer.Option("--vector", help="Column of numbers, or audio_*; repeatable.")]
+Label = Annotated[str | None, typer.Option(help="Column of labels.")]
+Split = Annotated[str | None, typer.Option(help="Column that says train, dev or test; else seeded fractions.")]
+Group = Annotated[str | None, typer.Option(help="Column that must not be torn apart by splitting.")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="Further option of the data set, NAME=VALUE; repeatable.")
+]
+SkipBad = Annotated[bool, typer.Option(help="Leave bad rows out and count them, instead of stopping at the first.")]
+Encoders = Annotated[
+    list[str] | None,
+    typer.Option("--encoder", help="MODALITY=NAME: patches, words, clip, bert, minilm, ...; repeatable."),
+]
+Debug = Annotated[bool, typer.Option(help="Show the traceback of an error.")]
+
+
+def request(
+    data: str,
+    root: Path | None,
+    columns: tuple[list[str] | None, list[str] | None, list[str] | None],
+    places: tuple[str | None, str | None, str | None],
+    settings: list[str] | None,
+) -> DataRequest:
+    """What was asked for: columns are (images, texts, vectors), places are (label, split, group)."""
+    images, texts, vectors = (tuple(names or ()) for names in columns)
+    label, split, group = places
+    return DataRequest(
+        data=data,
+        root=root,
+        images=images,
+        texts=texts,
+        vectors=vectors,
+        label=label,
+        split=split,
+        group=group,
+        options=parse_options(settings or ()),
+    )

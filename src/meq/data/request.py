@@ -1,0 +1,75 @@
+"""What to read, as people ask for it: a data set by name, or a table of theirs with its columns."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from meq.core.options import nearest
+from meq.data import registry
+from meq.data.contract import DataSet
+from meq.data.findings import DataError, Findings
+from meq.data.registry import open_data
+from meq.data.table import table
+from meq.data.table_files import is_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataRequest:
+    """A data set before it is read."""
+
+    data: str
+    """A name that `meq data list` shows, or the path of a CSV, JSONL or Parquet file."""
+    root: Path | None = None
+    """The data set's folder; for a table the folder that its picture paths start from."""
+    images: Sequence[str] = ()
+    texts: Sequence[str] = ()
+    vectors: Sequence[str] = ()
+    label: str | None = None
+    split: str | None = None
+    group: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Further options of the data set, or of `meq.data.table`."""
+
+    def open(self, findings: Findings | None = None) -> DataSet:
+        """Read it; `findings` decides what a bad row does."""
+        if not is_table(self.data):
+            self._check_no_columns()
+            return open_data(self.data, self.root, findings=findings, **self.options)
+        if self.label is None:
+            raise DataError(f"{self.data}: name the column that holds the labels (--label)")
+        if not (self.images or self.texts or self.vectors):
+            raise DataError(
+                f"{self.data}: name at least one column to learn from (--image, --text, --vector; two or more for a "
+                "mutual equilibrium)"
+            )
+        columns = {"images": self.images, "texts": self.texts, "vectors": self.vectors}
+        placed = {"label": self.label, "split": self.split, "group": self.group, "root": self.root}
+        return table(Path(self.data), **columns, **placed, findings=findings, **self.options)  # type: ignore[arg-type]
+
+    def _check_no_columns(self) -> None:
+        if self.data not in registry.DATA_SETS:
+            raise DataError(
+                f"there is no data set {self.data!r}: {nearest(self.data, registry.DATA_SETS)} Or give a table of your own: a "
+                "path that ends in .csv, .tsv, .jsonl or .parquet."
+            )
+        named = [name for name in ("images", "texts", "vectors", "label", "split", "group") if getattr(self, name)]
+        if named:
+            raise DataError(f"{self.data!r} knows its own columns: leave out {', '.join(named)}")
+
+
+def parse_options(settings: Sequence[str]) -> dict[str, Any]:
+    """["seed=1", "kinds=[\\"binding\\"]", "split=paper"] as a dictionary; values are JSON, or else plain text."""
+    options: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise DataError(f"an option is written NAME=VALUE, got {setting!r}")
+        try:
+            options[name] = json.loads(value)
+        except json.JSONDecodeError:
+            options[name] = value
+    return options
