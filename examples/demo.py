@@ -1,85 +1,89 @@
-"""What `make demo` runs: train a mutual equilibrium on generated statements, then watch its answer form step by step.
+"""What `make demo` runs: train a mutual equilibrium on generated pictures and statements, and watch its answer form.
 
-The pictures are grids of coloured shapes, the texts statements such as "there is a red circle"; the answer is true or
-false. Nothing is downloaded. A few minutes on two cores.
+The pictures show coloured shapes, some of them camouflaged, some parts of the picture covered; the statements are true
+of them, false, or open. Nothing is downloaded. A few minutes on two cores.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 import meq
-from meq.data import Batch, DataSet, collate
-from meq.data.statements import statements
-from meq.objectives import JacobianRange, Objective, ResidualCorrection
+from meq.analysis import follow
+from meq.data import Batch, DataSet, Example, collate, open_data
+from meq.encoders import default_encoders, encode
 from meq.training import TrainConfig, fit, seed_everything
+from meq.viz.listing import save_sheet
 
-DEEPEST = 16
-"""Twice the read depth: what happens when the iteration goes on longer than it was trained for?"""
+STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+"""Up to twice the read depth: what happens when the iteration goes on longer than it was trained for?"""
 
 
 def main() -> None:
     console = Console()
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="meq-demo-")) / "run"
-    data = statements()
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="meq-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    scenes = open_data("scenes")
+    save_sheet(scenes, list(scenes.splits["train"][:12]), folder / "scenes.png")
+    console.print(f"The data, drawn: {folder / 'scenes.png'}")
+    data = encode(scenes, default_encoders(scenes))
     seed_everything(0)
-    model = meq.MutualEquilibrium(widths=data.widths, classes=2, dim=64, heads=4, steps=8)
-    objective = Objective(penalties=(JacobianRange(weight=0.5), ResidualCorrection(weight=0.3)))
+    model = meq.MutualEquilibrium(widths=data.widths, classes=3, dim=64, heads=4, steps=8)
+    objective = meq.Objective(penalties=(meq.JacobianRange(weight=0.5), meq.ResidualCorrection(weight=0.3)))
     console.print(
         f"Training a mutual equilibrium of {model.count_parameters():,} parameters on {len(data.splits['train']):,} "
-        f"statements about pictures; true or false, so chance is one half."
+        "statements about pictures; there are three answers, so chance is one third."
     )
-    record = fit(model, data, objective, folder, TrainConfig(epochs=12, batch_size=64, learning_rate=1e-3))
-    model = meq.MutualEquilibrium.from_pretrained(folder / "model").eval()
-    batch = collate(list(data.splits["test"]), data.widths)
-    console.print(accuracy_along_the_iteration(model, data, batch))
-    console.print(health(record))
+    record = fit(model, data, objective, folder / "run", TrainConfig(epochs=12, batch_size=64, learning_rate=1e-3))
+    model = meq.MutualEquilibrium.from_pretrained(folder / "run" / "model").eval()
+    console.print(answers_along_the_iteration(model, data))
+    console.print(health(model, data), markup=False, highlight=False)
     console.print(
-        f"Test accuracy at the read depth: {record['test']['accuracy']:.1%} (weights of the best epoch on dev; one "
-        f"seed, so no comparison is made).\nModel: {folder / 'model'}\nRecord: {folder / 'record.json'}"
+        f"\nTest accuracy at the read depth: {record['test']['accuracy']:.1%} (weights of the best epoch on dev; one "
+        f"seed, so no comparison is made).\nPicture: {folder / 'scenes.png'}\nModel: {folder / 'run' / 'model'}\n"
+        f"Record: {folder / 'run' / 'record.json'}"
     )
 
 
-@torch.no_grad()
-def accuracy_along_the_iteration(model: meq.MutualEquilibrium, data: DataSet, batch: Batch) -> Table:
+def answers_along_the_iteration(model: meq.MutualEquilibrium, data: DataSet) -> Table:
     """The same trained model, its answer read at every step k."""
-    context = model(batch.features, batch.masks).solution.inputs
-    options = {"solver": model.damped(), "steps": DEEPEST + 1, "tol": 0.0, "masks": batch.masks}
-    solution = meq.solve(model.operator, context, trajectory="all", **options)
-    binding = torch.tensor([(row // 2) % 2 == 0 for row in range(len(batch))])
+    kinds = list(data.facts["kinds"])
+    followed = {kind: follow(model, batches(data, kind), steps=STEPS[:-1], horizon=STEPS[-1]) for kind in kinds}
     table = Table(title="Read at step k of the iteration, on the test split")
-    for column in ("k", "existence: a red thing", "binding: a red circle", "residual, image", "residual, text"):
+    for column in ("k", *kinds, *(f"residual, {name}" for name in data.widths)):
         table.add_column(column, justify="right")
-    for k, state in list((solution.trajectory or {}).items())[:-1]:
-        right = model.read(state, batch.masks).argmax(1) == batch.target
-        scores = [f"{right[which].double().mean().item():.1%}" for which in (~binding, binding)]
-        rows = [solution.residuals[name][k].median().item() for name in data.widths]
-        table.add_row(f"K = {k}" if k == model.steps else str(k), *scores, *(f"{value:.1e}" for value in rows))
+    for k in STEPS:
+        cells = []
+        for each in followed.values():
+            assert each.correct is not None
+            cells.append(f"{each.correct[each.at(k)].double().mean():.1%}")
+        last = followed[kinds[-1]]
+        residuals = [f"{last.residuals[name][last.at(k)].median():.1e}" for name in data.widths]
+        table.add_row(f"K = {k}" if k == model.steps else str(k), *cells, *residuals)
     return table
 
 
-def health(record: dict) -> Table:
-    """The last epoch's measurements: is the coupling alive?"""
-    vitals = record["vitals"][-1]
-    table = Table(title=f"Health after {len(record['curves'])} epochs: {len(record['alarms'])} alarms")
-    table.add_column("measurement")
-    table.add_column("value", justify="right")
-    rows = {
-        "|J|, root mean square singular value (1 is the identity)": vitals["jacobian_norm"],
-        "spectral radius of the undamped map, largest of a few samples": vitals["radius"],
-        "residual at the read depth": vitals["residual"],
-        **{f"mean gate, {name}": value for name, value in vitals["gate"].items()},
-        **{f"cross-modal over self sensitivity, {name}": value for name, value in vitals["cross_self"].items()},
-    }
-    for name, value in rows.items():
-        table.add_row(name, f"{value:.3f}")
-    return table
+def health(model: meq.MutualEquilibrium, data: DataSet) -> str:
+    """What meq.diagnose has to say of it."""
+    batch = collate(list(data.splits["test"][:32]), data.widths)
+    with torch.no_grad():
+        out = model(batch.features, batch.masks)
+    return str(meq.diagnose(model, out))
+
+
+def batches(data: DataSet, kind: str) -> Iterator[Batch]:
+    """The test examples of one kind of statement, a hundred at a time."""
+    chosen: list[Example] = [example for example in data.splits["test"] if example.facts["kind"] == kind]
+    for start in track(range(0, len(chosen), 100), description=f"reading {kind} at every step"):
+        yield collate(chosen[start : start + 100], data.widths)
 
 
 if __name__ == "__main__":

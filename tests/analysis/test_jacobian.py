@@ -9,8 +9,9 @@ from torch import Tensor
 import meq
 from meq.analysis import dense_jacobian, leading_eigenvalue, measure_blocks
 from meq.analysis import linear as linear_module
+from meq.analysis.differential import jacobian, one_sample, source_jacobian
 from meq.analysis.jacobian import whole_statistic
-from meq.analysis.linear import Matrix, jacobian, one_sample, source_jacobian
+from meq.analysis.linear import Matrix
 from meq.analysis.sources import find_sources
 
 

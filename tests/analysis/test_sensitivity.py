@@ -9,7 +9,7 @@ from problems import rotation
 import meq
 from meq.analysis import linear as linear_module
 from meq.analysis import measure_sensitivity
-from meq.analysis.linear import some_samples
+from meq.analysis.differential import some_samples
 
 
 @pytest.mark.parametrize("case", list(CASES))

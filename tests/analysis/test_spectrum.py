@@ -10,7 +10,7 @@ from problems import PROBLEMS, Affine, CoupledAttention, Known, attention_inputs
 from torch import Tensor
 
 import meq
-from meq.analysis import spectrum
+from meq.analysis import leading_eigenvalue, linear, spectrum
 
 
 def solved(operator: meq.Operator, inputs: dict[str, Tensor], **options: Any) -> meq.Solution:
@@ -144,3 +144,39 @@ def test_the_radius_is_found_without_grad_mode() -> None:
         radius = meq.spectral_radius(problem.operator, solved(problem.operator, problem.inputs))
     assert not radius.requires_grad
     torch.testing.assert_close(radius, torch.full((3,), problem.operator.radius, dtype=torch.float64))
+
+
+def test_a_model_of_the_papers_size_takes_fewer_than_a_hundred_products() -> None:
+    model = meq.MutualEquilibrium({"image": 768, "text": 768}, 3, 768, heads=8, steps=10).eval()
+    with torch.no_grad():
+        solution = model({"image": torch.randn(1, 50, 768), "text": torch.randn(1, 32, 768)}).solution
+    found = leading_eigenvalue(model.operator, solution, norms=False)
+    assert found.products.item() < 100
+    assert found.residual.item() < 1e-2
+    assert f"{found.products.item()} at most" in str(found)
+
+
+@pytest.mark.parametrize("damping", [0.3, 1.0])
+def test_the_damped_map_has_the_damped_eigenvalues(damping: float) -> None:
+    problem = contraction()
+    found = leading_eigenvalue(problem.operator, solved(problem.operator, problem.inputs), damping=damping)
+    values = 1 - damping + damping * torch.linalg.eigvals(problem.operator.jacobian.detach())
+    torch.testing.assert_close(found.radius, values.abs().max().expand(3))
+    torch.testing.assert_close(found.eigenvalue.abs(), found.radius)
+    assert (found.residual < 1e-10).all()
+
+
+def test_the_operator_norm_is_the_largest_singular_value_and_not_the_radius(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = contraction()
+    solution = solved(problem.operator, problem.inputs)
+    expected = torch.linalg.matrix_norm(problem.operator.jacobian.detach(), 2).expand(3)
+    dense = leading_eigenvalue(problem.operator, solution)
+    torch.testing.assert_close(dense.operator_norm, expected)
+    assert (dense.operator_norm > dense.radius).all()
+    monkeypatch.setattr(spectrum, "SMALL", 4)
+    monkeypatch.setattr(linear, "SMALL", 4)
+    free = leading_eigenvalue(problem.operator, solution, tol=1e-8)
+    torch.testing.assert_close(free.operator_norm, expected, rtol=1e-6, atol=0)
+    torch.testing.assert_close(free.radius, dense.radius, rtol=1e-6, atol=0)
+    assert (free.products > 0).all()
+    assert (free.norm_products > 0).all()

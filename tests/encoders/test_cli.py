@@ -26,9 +26,12 @@ def run(*arguments: str | Path) -> tuple[int, str]:
 def written_table(folder: Path) -> list[str]:
     """A CSV whose rows share pictures, and the arguments that name its columns."""
     write_pictures(folder / "photos", 5)
-    rows = [f"photos/{row % 5}.png,there is {'red' if row % 3 else 'blue'} in it,{row % 2}" for row in range(30)]
-    (folder / "pairs.csv").write_text("\n".join(["photo,caption,y", *rows]) + "\n")
-    return [str(folder / "pairs.csv"), "--image", "photo", "--text", "caption", "--label", "y"]
+    rows = [
+        f"photos/{row % 5}.png,there is {'red' if row % 3 else 'blue'} in it,{row % 2},{'dev' if row > 19 else 'train'}"
+        for row in range(30)
+    ]
+    (folder / "pairs.csv").write_text("\n".join(["photo,caption,y,part", *rows]) + "\n")
+    return [str(folder / "pairs.csv"), "--image", "photo", "--text", "caption", "--label", "y", "--split", "part"]
 
 
 def squeezed(output: str) -> list[str]:
@@ -96,5 +99,5 @@ def test_two_processes_fill_one_store_from_the_command_line(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr[-4000:]
     assert squeezed(done.stdout).count("photo patches-6x6-v1 5 5 0") == 1, "one process speaks"
     assert len(list((tmp_path / "store").rglob("*.safetensors"))) == 4, "two encoders, two processes"
-    code, output = run(*arguments, "--store", tmp_path / "store")
+    _, output = run(*arguments, "--store", tmp_path / "store")
     assert "photo patches-6x6-v1 5 0 0" in squeezed(output)

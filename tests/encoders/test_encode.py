@@ -180,8 +180,9 @@ def test_what_is_made_of_encoded_features_has_a_fingerprint_of_its_own(tmp_path:
 # -- what is wrong -----------------------------------------------------------------------------------------------------
 
 
-def break_one(folder: Path) -> None:
-    (folder / "2.png").write_bytes((folder / "2.png").read_bytes()[:60])
+def break_one(folder: Path, number: int = 2) -> None:
+    path = folder / f"{number}.png"
+    path.write_bytes(path.read_bytes()[:60])
 
 
 @pytest.mark.parametrize("how", ["broken", "missing"])
@@ -245,7 +246,7 @@ def test_options_that_do_not_exist_are_answered_with_the_nearest(tmp_path: Path)
 def test_two_processes_of_one_launch_share_the_work(tmp_path: Path) -> None:
     pictures, store = tmp_path / "pictures", tmp_path / "two"
     write_pictures(pictures, 6)
-    break_one(pictures)
+    break_one(pictures, 3)  # one that the second process comes upon
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -15,7 +15,12 @@ from meq.encoders.transformer_image import TransformerImage
 
 pytest.importorskip("transformers", reason="needs the extra: pip install 'meq[encoders]'")
 
-PERSON, DOG, BEYOND = (10.0, 20.0, 40.0, 100.0), (60.5, 30.0, 119.0, 90.0), (100.0, -10.0, 150.0, 40.0)
+PERSON, DOG, BEYOND, BEFORE = (
+    (10.0, 20.0, 40.0, 100.0),
+    (60.5, 30.0, 119.0, 90.0),
+    (100.0, -10.0, 150.0, 40.0),
+    (-5.0, 70.0, 30.0, 200.0),
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +38,12 @@ def regions(*boxes: tuple[float, float, float, float], seed: int = 0) -> Regions
 
 
 def test_the_whole_picture_comes_first_then_one_token_per_box(encoder: PictureRegions, clip: TransformerImage) -> None:
-    tokens = encoder([regions(PERSON, DOG, BEYOND)])[0]
-    assert tokens.features.shape == (4, encoder.width)
+    tokens = encoder([regions(PERSON, DOG, BEYOND, BEFORE)])[0]
+    assert tokens.features.shape == (5, encoder.width)
     assert tokens.features.dtype == torch.float32
     assert tokens.boxes is not None
-    assert tokens.boxes.tolist() == [[0, 0, 120, 110], list(PERSON), list(DOG), [100, 0, 120, 40]]
+    assert tokens.boxes[:3].tolist() == [[0, 0, 120, 110], list(PERSON), list(DOG)]
+    assert tokens.boxes[3:].tolist() == [[100, 0, 120, 40], [0, 70, 30, 110]]
     image = noise(120, 110).open()
     whole = image.resize((32, 32), Image.Resampling.BICUBIC)
     person = image.resize((32, 32), Image.Resampling.BICUBIC, box=PERSON)
@@ -108,4 +114,25 @@ def test_other_contents_and_other_encoders_are_refused(encoder: PictureRegions, 
         encoder([noise(8, 8)])
     with pytest.raises(EncoderError, match=r"patches.* gives no summary of a picture"):
         PictureRegions(Patches())
-    assert (encoder.kind, encoder.revision, encoder.weight_hash) == ("regions", "local", encoder.encoder.weight_hash)
+
+
+def test_a_region_encoder_is_told_apart_from_the_encoder_of_whole_pictures(
+    encoder: PictureRegions, clip: TransformerImage
+) -> None:
+    assert (encoder.kind, encoder.revision, encoder.name) == ("regions", "local", "small-clip regions")
+    assert encoder.weight_hash == PictureRegions(clip).weight_hash != clip.weight_hash
+
+
+def test_nothing_is_cropped_from_a_region_by_a_model_that_crops_pictures(tmp_path: Path) -> None:
+    from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
+
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
+    ResNetModel(config).save_pretrained(tmp_path / "resnet")
+    ConvNextImageProcessorPil(size={"shortest_edge": 28}, crop_pct=0.5).save_pretrained(tmp_path / "resnet")
+    encoder = PictureRegions(TransformerImage(str(tmp_path / "resnet")))
+    assert encoder.width == 16
+    plain, framed = (
+        encoder([Regions(picture=square_at((56, 56), box), boxes=(), names=())])[0].features
+        for box in (None, (0, 0, 8, 56))
+    )
+    assert not torch.allclose(plain, framed, atol=1e-3)

@@ -138,7 +138,7 @@ def test_wherever_a_byte_is_changed_nothing_wrong_is_ever_read(tmp_path: Path) -
         for key, expected in right.items():
             try:
                 assert torch.equal(features.read(features.place(key)), expected), f"byte {place}"
-            except (DamagedError, KeyError):
+            except StoreError:  # damaged, or not there
                 noticed += 1
         assert FeatureStore(folder=tmp_path).damaged() == [path]
         path.write_bytes(good)
@@ -181,6 +181,25 @@ def test_a_shard_that_cannot_be_opened_is_set_aside_and_named(tmp_path: Path, ho
     assert path.exists()
     assert len(mend(store, features.identity)) == 1
     assert not path.exists()
+
+
+def test_a_shard_that_may_not_be_read_is_an_error_and_not_taken_for_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = filled(tmp_path).identity
+
+    def refuse(path: Path, framework: str) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("meq.encoders.shards.safe_open", refuse)
+    with pytest.raises(StoreError, match="cannot be read: .*Permission denied"):
+        mend(FeatureStore(folder=tmp_path), identity)
+    assert only_shard(tmp_path).exists()
+
+
+def test_a_content_that_is_not_there_is_an_error_in_words(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds nothing of the content 6162: encode it first"):
+        filled(tmp_path).place(b"ab")
 
 
 def test_a_shard_that_is_gone_is_noticed(tmp_path: Path) -> None:

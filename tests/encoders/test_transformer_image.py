@@ -153,7 +153,7 @@ def test_cells_of_a_convolutional_network_are_tokens(tmp_path: Path) -> None:
     assert tokens.features.shape == (16, 16)
     assert tokens.boxes is not None
     assert tokens.boxes[0].tolist() == [20, 4, 34, 18]  # scaled by 2 to 48 x 32, of which 28 x 28 from (10, 2)
-    assert encoder.pooled([noise(96, 64).open()]).shape == (1, 16)
+    assert encoder.pooled([noise(28, 28).open()]).shape == (1, 16)
 
 
 def test_a_vision_transformer_that_squeezes_sees_the_whole_picture(tmp_path: Path) -> None:
@@ -228,3 +228,10 @@ def test_boxes_tile_what_is_seen() -> None:
     assert boxes[:, 2].max() == 250
     area = ((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])).sum()
     assert float(area) == pytest.approx(200 * 200, rel=1e-6)
+
+
+def test_a_window_that_is_no_square_is_tiled_in_both_directions() -> None:
+    view = View(original=(400, 100), scaled=(200, 100), left=20, top=10, window=(160, 80))
+    boxes = view.boxes(2, 4)
+    assert boxes[0].tolist() == [40, 10, 120, 50]
+    assert boxes[7].tolist() == [280, 50, 360, 90]

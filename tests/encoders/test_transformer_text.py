@@ -8,7 +8,7 @@ import torch
 from encoders.models import PIECES, noise, save_bert, save_clip, shared
 
 from meq.encoders.pretrained import EncoderError
-from meq.encoders.transformer_text import TransformerText
+from meq.encoders.transformer_text import TransformerText, _spans
 
 pytest.importorskip("transformers", reason="needs the extra: pip install 'meq[encoders]'")
 
@@ -142,6 +142,14 @@ def test_positions_that_are_counted_from_behind_the_padding_leave_less_room(tmp_
     tokens = encoder(["a dé a dog a dog"])[0]
     assert len(tokens.features) == 10
     assert tokens.spans.tolist()[:5] == [[-1, -1], [0, 1], [2, 3], [3, 4], [3, 4]]  # two bytes of one letter
+
+
+def test_spaces_that_a_tokeniser_counts_in_belong_to_no_token() -> None:
+    pieces = {
+        "offset_mapping": torch.tensor([[[0, 0], [0, 2], [2, 6], [6, 8]]]),
+        "special_tokens_mask": torch.zeros(1, 4),
+    }
+    assert _spans("A  dog  ", pieces, 0).tolist() == [[-1, -1], [0, 1], [3, 6], [-1, -1]]
 
 
 # -- the real vocabularies ---------------------------------------------------------------------------------------------

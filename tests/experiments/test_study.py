@@ -13,6 +13,7 @@ from meq.experiments.build import build_model, build_objective, prepare_data
 from meq.experiments.recipes import STUDIES, describe
 from meq.experiments.study import differences, run_place, study_text
 from meq.training.plain import FormatError
+from meq.training.record import encoders_of
 
 
 @pytest.mark.parametrize("name", sorted(STUDIES))
@@ -59,6 +60,11 @@ def test_a_wrong_study_is_answered_in_words(wrong, message: str) -> None:
         wrong()
 
 
+def test_figures_that_the_paper_does_not_have_are_an_error() -> None:
+    with pytest.raises(ValueError, match="did you mean 'main/snli-ve'"):
+        study("a", paper="main/snlive")
+
+
 def test_an_unknown_field_names_the_nearest() -> None:
     with pytest.raises(TypeError, match="did you mean 'penalties'"):
         ArmConfig(name="a", model="meq", penaltys={})
@@ -93,9 +99,10 @@ def test_the_same_seed_builds_the_same_weights(data: DataSet) -> None:
 def test_pictures_and_texts_are_encoded_and_the_encoders_remembered() -> None:
     config = DataConfig(name="scenes", options={"train": 18, "dev": 18, "test": 18}, standardise=True)
     data, provenance = prepare_data(config)
-    assert set(data.widths) == set(provenance.encoders) == {"image", "text"}
-    assert provenance.encoders["image"].name.startswith("patches")
-    assert len(provenance.encoders["text"].sha256) == 64
+    encoders = encoders_of(data)
+    assert set(data.widths) == set(encoders) == {"image", "text"}
+    assert encoders["image"].name.startswith("patches")
+    assert len(encoders["text"].sha256) == 64
     assert provenance.source_fingerprint not in (None, data.fingerprint())
     assert provenance.standardisation is not None
     assert {name: len(row) for name, row in provenance.standardisation.mean.items()} == data.widths
@@ -103,7 +110,7 @@ def test_pictures_and_texts_are_encoded_and_the_encoders_remembered() -> None:
 
 def test_an_encoder_for_a_modality_that_is_not_there_is_an_error() -> None:
     config = DataConfig(name="scenes", options={"train": 18, "dev": 18, "test": 18}, encoders={"txt": "words"})
-    with pytest.raises(StudyError, match="did you mean 'text'"):
+    with pytest.raises(ValueError, match="did you mean 'text'"):
         prepare_data(config)
 
 

@@ -9,7 +9,7 @@ import pytest
 from experiments.samples import records, study
 
 from meq.experiments import make_study, make_tables, records_of
-from meq.experiments.paper import PAPER, figures
+from meq.experiments.paper import PAPER
 from meq.experiments.render import FORMATS, Column, Table, as_csv, as_latex, as_markdown, as_text
 from meq.experiments.tables import table_files
 
@@ -113,8 +113,6 @@ def test_published_figures_are_fractions_and_agree_with_the_differences_the_pape
     main = {name: {figure.arm: figure.value for figure in PAPER[f"main/{name}"].figures} for name in ("vqa-v2", "vcr")}
     assert main["vqa-v2"]["meq"] - main["vqa-v2"]["concat"] == pytest.approx(0.1436, abs=1e-4)
     assert main["vcr"]["meq"] - main["vcr"]["concat"] == pytest.approx(0.0657, abs=1e-4)
-    with pytest.raises(ValueError, match="did you mean 'main/snli-ve'"):
-        figures("main/snlive")
 
 
 def test_what_latex_and_markdown_would_misread_is_escaped() -> None:

@@ -2,17 +2,20 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 from plain import run_plain
-from training.small import small_data, small_model, train_small
+from rich.console import Console
+from training.small import small_config, small_data, small_model, train_small
 
 import meq
-from meq.training import TrainConfig
+from meq.data.metrics import Metric
+from meq.objectives import Objective
+from meq.training import TrainConfig, fit
 from meq.training.optimiser import Schedule, make_optimiser
 from meq.training.record import read_record
 from meq.training.seeds import epoch_order, rng_state, sample_seeds, seed_everything, set_rng_state
@@ -61,6 +64,18 @@ def test_training_lowers_the_loss_and_records_what_happened(tmp_path: Path) -> N
     assert record["metrics"]["dev"]["accuracy"] == record["selected"]["value"], "the selected weights, once more"
     assert record["data"]["fingerprint"] == small_data().fingerprint()
     assert record["alarms"] == []
+
+
+def test_every_labelled_split_is_scored_by_every_metric_and_an_unlabelled_one_is_not(tmp_path: Path) -> None:
+    data = small_data()
+    hidden = [replace(example, target=None) for example in data.splits["test"]]
+    splits = {**data.splits, "test": hidden, "dev_unseen": data.splits["test"]}
+    data = replace(data, splits=splits, also=(Metric(name="share of yes", score=lambda logits, target: 0.25),))
+    quiet = Console(quiet=True)
+    record = fit(small_model(), data, Objective(), tmp_path, small_config(epochs=1), console=quiet)
+    assert set(record["metrics"]) == {"dev", "dev_unseen"}
+    assert all(set(found) == {"accuracy", "share of yes", "loss"} for found in record["metrics"].values())
+    assert {path.stem for path in (tmp_path / "predictions").iterdir()} == {"dev", "dev_unseen"}
 
 
 def test_the_kept_weights_are_those_of_the_selected_epoch(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """Instruments: (operator or model, solution) in, a frozen result out that prints itself as a short table."""
 
 from meq.analysis.attribution import Attribution, attribute
-from meq.analysis.collapse import Diagnosis, Verdict, diagnose
+from meq.analysis.collapse import Verdict
 from meq.analysis.conditions import Conditions, check_conditions
 from meq.analysis.derivative import EquilibriumDerivative, derive_equilibrium
+from meq.analysis.diagnosis import Diagnosis, diagnose
 from meq.analysis.grounding import Grounding, score_grounding
 from meq.analysis.influence import Influence, measure_influence
 from meq.analysis.jacobian import BlockNorms, dense_jacobian, measure_blocks

@@ -1,29 +1,15 @@
-"""diagnose(): one page on the health of a trained equilibrium, with a verdict and the numbers that led to it."""
+"""Collapse, expansion and neglect: what is the matter with an equilibrium, judged from measurements."""
 
 from __future__ import annotations
 
 import enum
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from meq.analysis.influence import measure_influence
-from meq.analysis.jacobian import Blocks, block_statistics, cross_self_ratio, real_entries, whole_statistic
-from meq.analysis.linear import some_samples
-from meq.analysis.sensitivity import input_responses
-from meq.analysis.sources import find_sources
-from meq.analysis.spectrum import leading_eigenvalue
-from meq.analysis.tables import middle, number, spread, square_table, text_table
-from meq.core.options import checked_options, nearest
-from meq.core.solution import Solution, Stop
-from meq.core.solve import solve
-from meq.core.solvers import Damped
-from meq.core.state import State, norm
+from meq.analysis.tables import middle, number
 
 GATE_CLOSED = 1e-3
 COUPLING_GONE = 1e-2
@@ -47,230 +33,19 @@ class Verdict(enum.Enum):
     IGNORED = "modality ignored"
 
 
-@runtime_checkable
-class Diagnosable(Protocol):
-    """What diagnose() needs to know of a model."""
+def judge(facts: Mapping[str, Any]) -> tuple[Verdict, str]:
+    """The verdict on a diagnosis' fields, and the numbers that led to it.
 
-    training: bool
-
-    def read(self, state: State, masks: Mapping[str, Tensor]) -> Tensor: ...
-
-    def gates(self, solution: Solution) -> dict[str, Tensor]: ...
-
-
-@runtime_checkable
-class Answered(Protocol):
-    """What diagnose() needs to know of a model's output."""
-
-    @property
-    def solution(self) -> Solution | None: ...
-
-    @property
-    def branches(self) -> dict[str, Solution]: ...
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Diagnosis:
-    """The state of an equilibrium, measured on some samples at the state that was read."""
-
-    verdict: Verdict
-    evidence: str
-    """The numbers that led to the verdict, in words."""
-    samples: int
-    diverged: int
-    radius: Float[Tensor, " B"]
-    damped_radius: Float[Tensor, " B"]
-    """Of the map as it is iterated; NaN for a solver that is not a damped iteration."""
-    statistic: Float[Tensor, " B"]
-    """|J|, the root mean square singular value: 1 for the identity. Not the radius."""
-    residual: Float[Tensor, " B"]
-    """The largest of the modalities' final residuals."""
-    tol: float
-    further_steps: Float[Tensor, " B"]
-    """Steps from the read state to the tolerance at the damped radius' pace; inf where it is not below 1."""
-    influence: Blocks
-    """Who moves whom, through every path: sizes of the blocks of (I - J)^-1."""
-    inputs: Blocks
-    """Relative: by what share a's equilibrium changes when b's input changes by its own size, in a random direction."""
-    solve_residual: Float[Tensor, " B"]
-    """What the linear solves behind the two tables left over; near 1 they say nothing."""
-    cross_self: dict[str, Float[Tensor, " B"]]
-    gates: dict[str, Float[Tensor, " B"]]
-    answer: dict[str, Float[Tensor, " B"]]
-    """How far the logits move when a modality's input changes by its own size, through the steps that were taken;
-    empty for a model without a head."""
-    spread: float
-    """How much the states differ between the samples, relative to their size; NaN for a single one."""
-    products: int
-
-    def __str__(self) -> str:
-        steps = "already there" if bool((self.further_steps == 0).all()) else spread(self.further_steps)
-        rows = [
-            ["spectral radius of the undamped map", spread(self.radius)],
-            ["spectral radius as iterated (damped)", spread(self.damped_radius)],
-            ["|J|, rms singular value", spread(self.statistic)],
-            ["residual at the read state", spread(self.residual)],
-            [f"further steps to {self.tol:g}, predicted", steps],
-            *([f"cross/self, {name}", spread(values)] for name, values in self.cross_self.items()),
-            *([f"mean gate, {name}", spread(values)] for name, values in self.gates.items()),
-            *([f"answer moved by {name}", spread(values)] for name, values in self.answer.items()),
-            ["states differ between samples by", number(self.spread)],
-        ]
-        title = f"{self.samples} samples" + (f", {self.diverged} of them diverged" if self.diverged else "")
-        parts = [f"verdict: {self.verdict.value}", f"  {self.evidence}", ""]
-        parts += [text_table([title, "median [min, max]"], rows), ""]
-        if bool((self.solve_residual <= SOLVED).all()):
-            parts += [square_table("equilibrium of / pushed by", self.influence), ""]
-            parts += [square_table("equilibrium of / input of", self.inputs), ""]
-        else:
-            parts += ["I - J is singular, or nearly: there is no table of influence", ""]
-        return "\n".join([*parts, f"{self.products} products with the Jacobian; medians over the samples"])
-
-
-@checked_options
-def diagnose(
-    model: Diagnosable, out: Answered, *, samples: int = 4, probes: int = 2, seed: int = 0, branch: str | None = None
-) -> Diagnosis:
-    """Radius, influence, cross/self ratios, gates and a verdict, for the first `samples` samples of a model's output.
-
-    Compute `out` in eval mode. `branch` names an inner node of a tree; its root is looked at unless one is named.
+    The first that applies: what makes the numbers after it meaningless comes first.
     """
-    solution = _chosen_solution(model, out, branch).detach()
-    finite = [row for row, stop in enumerate(solution.stop) if stop is not Stop.DIVERGED]
-    few = some_samples(solution, finite[:samples])
-    diverged = len(solution.steps) - len(finite)
-    measured = _measure(model, few, probes, seed, answers=branch is None) if finite else _nothing(few)
-    states = _spread(some_samples(solution, finite)) if len(finite) > 1 else math.nan
-    facts = {**measured, "samples": len(solution.steps), "diverged": diverged, "spread": states}
-    verdict, evidence = _judge(facts)
-    return Diagnosis(verdict=verdict, evidence=evidence, tol=float(getattr(model, "tol", 1e-3)), **facts)
-
-
-def _chosen_solution(model: Any, out: Answered, branch: str | None) -> Solution:
-    if branch is not None and branch not in out.branches:
-        raise ValueError(f"there is no branch {branch!r}: {nearest(branch, out.branches)}")
-    solution = out.solution if branch is None else out.branches[branch]
-    if solution is None:
-        raise ValueError(f"{type(model).__name__} does not iterate: there is no equilibrium to diagnose")
-    if isinstance(solution.inputs, dict) and solution.inputs.get("keep"):
-        raise ValueError("the output was computed with dropout: call model.eval() and the model again, then diagnose")
-    return solution
-
-
-def _measure(model: Any, few: Solution, probes: int, seed: int, *, answers: bool) -> dict[str, Any]:
-    operator = few.operator
-    step = _damping(few)
-    undamped = leading_eigenvalue(operator, few, norms=False)
-    damped = leading_eigenvalue(operator, few, damping=step, norms=False) if step is not None else None
-    radius = torch.full_like(undamped.radius, math.nan) if damped is None else damped.radius
-    influence = measure_influence(operator, few, probes=probes, seed=seed, exchanges=(1,))
-    responses, left = input_responses(operator, few, probes=probes, seed=seed)
-    blocks = block_statistics(operator, few, seed=seed)
-    residual = torch.stack(list(few.final_residual.values())).nan_to_num(-1).amax(0).double()
-    return {
-        "radius": undamped.radius,
-        "damped_radius": radius,
-        "statistic": whole_statistic(blocks, few).double(),
-        "residual": residual,
-        "further_steps": _further_steps(residual, radius, float(getattr(model, "tol", 1e-3))),
-        "influence": influence.total,
-        "inputs": _relative(responses, few),
-        "solve_residual": torch.maximum(influence.residual, left),
-        "cross_self": {name: values.double() for name, values in cross_self_ratio(blocks).items()},
-        "gates": {name: values.double() for name, values in model.gates(few).items()},
-        "answer": _answer_responses(model, few, probes, seed) if answers and _has_head(model) else {},
-        "products": influence.products + int(undamped.products.sum()) + (int(damped.products.sum()) if damped else 0),
-    }
-
-
-def _nothing(few: Solution) -> dict[str, Any]:
-    """What is known when every sample diverged."""
-    none = torch.zeros(0, dtype=torch.float64)
-    tables: dict[str, Any] = {"influence": {}, "inputs": {}, "cross_self": {}, "gates": {}, "answer": {}}
-    names = ("radius", "damped_radius", "statistic", "residual", "further_steps", "solve_residual")
-    return {**dict.fromkeys(names, none), **tables, "products": 0}
-
-
-def _damping(solution: Solution) -> float | None:
-    return float(solution.solver.step) if isinstance(solution.solver, Damped) else None
-
-
-def _further_steps(residual: Tensor, radius: Tensor, tol: float) -> Tensor:
-    """log(tol / residual) / log(radius): each step shrinks the slowest part by the radius."""
-    steps = (math.log(tol) - residual.log()) / radius.log()
-    steps = torch.where(radius < 1, steps.ceil(), torch.inf)
-    return torch.where(residual <= tol, 0.0, torch.where(radius.isnan(), torch.nan, steps))
-
-
-def _relative(responses: Blocks, solution: Solution) -> Blocks:
-    """|dz_a| / |z_a| for a random change of u_b of size |u_b|: s_ab sqrt(n_a / n_b) |u_b| / |z_a|."""
-    sources = find_sources(solution.operator, solution)
-    table: Blocks = {}
-    for a, row in responses.items():
-        size = norm(solution.state[a], solution.masks.get(a)).double()
-        entries = real_entries(a, solution).double()
-        for b, value in row.items():
-            u, mask = sources.values[b], sources.masks.get(b)
-            count = (torch.ones_like(u) if mask is None else _expand(mask, u)).flatten(1).sum(1).double()
-            table.setdefault(a, {})[b] = value * (entries / count).sqrt() * norm(u, mask).double() / size
-    return table
-
-
-def _expand(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.reshape(mask.shape + (1,) * (like.ndim - mask.ndim)).expand_as(like).to(like.dtype)
-
-
-def _has_head(model: Any) -> bool:
-    return getattr(model, "head", None) is not None
-
-
-def _answer_responses(model: Any, solution: Solution, probes: int, seed: int) -> dict[str, Tensor]:
-    """|dlogits/du_b|_F |u_b| / sqrt(n_b) by random signs, backwards through the steps that were taken."""
-    sources = find_sources(solution.operator, solution)
-    values = {name: x.clone().requires_grad_() for name, x in sources.values.items()}
-    steps = max(1, int(solution.steps.max()))
-    with torch.enable_grad():
-        inputs = sources.rebuild(values)
-        masks = dict(solution.masks)
-        state = solve(solution.operator, inputs, solver=solution.solver, steps=steps, tol=0.0, masks=masks).state
-        logits = model.read(state, masks)
-    generator = torch.Generator().manual_seed(seed)
-    squares = {name: torch.zeros(len(solution.steps), dtype=torch.float64) for name in values}
-    for _ in range(probes):
-        signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
-        pulled = torch.autograd.grad(logits, list(values.values()), signs, retain_graph=True, materialize_grads=True)
-        for name, gradient in zip(values, pulled, strict=True):
-            squares[name] += norm(gradient, sources.masks.get(name)).double().square() / probes
-    found = {}
-    for name, square in squares.items():
-        u, mask = sources.values[name], sources.masks.get(name)
-        count = (torch.ones_like(u) if mask is None else _expand(mask, u)).flatten(1).sum(1).double()
-        found[name] = (square / count).sqrt() * norm(u, mask).double()
-    return found
-
-
-def _spread(solution: Solution) -> float:
-    """The distance of the samples' mean tokens from their common mean, relative to their size."""
-    parts = []
-    for name, z in solution.state.items():
-        mask = solution.masks.get(name)
-        tokens = z.double().reshape(len(z), -1, z.shape[-1])
-        weight = torch.ones(tokens.shape[:2]) if mask is None else mask.reshape(len(z), -1).double()
-        parts.append((tokens * weight[..., None]).sum(1) / weight.sum(1, keepdim=True).clamp(min=1))
-    x = torch.cat(parts, dim=1)
-    return float((x - x.mean(0)).norm() / x.norm().clamp(min=torch.finfo(x.dtype).tiny))
-
-
-def _judge(facts: Mapping[str, Any]) -> tuple[Verdict, str]:
-    """The first of these that applies: what makes the numbers after it meaningless comes first."""
     judges = {
         Verdict.EXPANSIVE: _expansive,
         Verdict.IDENTITY: _identity,
         Verdict.FIXED_POINT: _fixed_point,
         Verdict.IGNORED: _ignored,
     }
-    for verdict, judge in judges.items():
-        evidence = judge(facts)
+    for verdict, applies in judges.items():
+        evidence = applies(facts)
         if evidence is not None:
             return verdict, evidence
     return Verdict.HEALTHY, _why_healthy(facts)

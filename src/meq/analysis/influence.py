@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from meq.analysis.differential import one_sample
 from meq.analysis.jacobian import Blocks, block_products, mean_size, placed
-from meq.analysis.linear import Inverse, Matrix, one_sample, reachable_tolerance, solve_linear
+from meq.analysis.linear import Inverse, Matrix, reachable_tolerance, solve_linear
 from meq.analysis.spectrum import leading_eigenvalue
 from meq.analysis.tables import middle, number, spread, square_table, stacked, text_table
 from meq.core.options import checked_options

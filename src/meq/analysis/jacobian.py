@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from meq.analysis.linear import Derivative, Matrix, jacobian, largest_singular_value, one_sample
+from meq.analysis.differential import Derivative, jacobian, one_sample
+from meq.analysis.linear import Matrix, largest_singular_value
 from meq.analysis.tables import middle, number, square_table, stacked
 from meq.core.options import checked_options
 from meq.core.solution import Solution

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from meq.analysis.differential import one_sample
 from meq.analysis.jacobian import Blocks, mean_size, placed
-from meq.analysis.linear import Inverse, Matrix, largest_singular_value, one_sample, reachable_tolerance
+from meq.analysis.linear import Inverse, Matrix, largest_singular_value, reachable_tolerance
 from meq.analysis.sources import Sources, find_sources
 from meq.analysis.tables import middle, number, spread, square_table, stacked, text_table
 from meq.core.operator import Inputs, Operator

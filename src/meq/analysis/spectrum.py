@@ -12,7 +12,8 @@ import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from meq.analysis.linear import RESTARTS, SMALL, Matrix, largest_singular_value, one_sample
+from meq.analysis.differential import one_sample
+from meq.analysis.linear import RESTARTS, SMALL, Matrix, largest_singular_value
 from meq.analysis.tables import spread, text_table
 from meq.core.options import checked_options
 from meq.core.solution import Solution

@@ -10,7 +10,7 @@ from meq.core.options import nearest
 from meq.encoders.builtin import Patches, Words
 from meq.encoders.contract import Encoder
 from meq.encoders.offline import ImageNetCells, MiniLM
-from meq.encoders.pretrained import EncoderError
+from meq.encoders.pretrained import EncoderError, find
 from meq.encoders.regions import PictureRegions
 from meq.encoders.transformer_image import CLIP, TransformerImage
 from meq.encoders.transformer_text import BERT, TransformerText
@@ -66,7 +66,11 @@ def _transformer(model: str) -> dict[str, Callable[[Setting], Encoder]]:
     def text(setting: Setting) -> Encoder:
         return TransformerText(model, batch_size=setting.batch_size, device=setting.device)
 
-    return {"image": image, "regions": lambda setting: PictureRegions(image(setting)), "text": text}
+    def regions(setting: Setting) -> Encoder:
+        find(model, kind="regions")  # where it is not there, the error is to name encoders of regions
+        return PictureRegions(image(setting))
+
+    return {"image": image, "regions": regions, "text": text}
 
 
 def _cells(setting: Setting) -> ImageNetCells:

@@ -63,8 +63,9 @@ def encode(
 ) -> None:
     """Fill a feature store: every picture and text once. Interrupt it as you like, the same command goes on.
 
-    Encoders that are not named are the built-in ones, patches and words; a name with a slash is that of a model on the
-    Hub. Many processes share the work: torchrun --nproc-per-node 2 -m meq encode ...
+    Without a name, the built-in encoders are used: patches and words. A name with a slash is a model on the Hub.
+
+    Many processes share the work: torchrun --nproc-per-node 2 -m meq encode ...
     """
     with _errors_in_words(debug):
         place = FeatureStore(folder=store, dtype=dtype, verify=verify, on_damage=on_damage)  # type: ignore[arg-type]

@@ -133,8 +133,10 @@ class _Filling:
         new = sum(key not in kept for key in contents)
         self.share.wait()  # nobody may write before everybody has counted
         writer = ShardWriter(kept, store)
-        self._fill(writer, {key: contents[key] for key in self.share.of(list(contents))}, encoder)
-        self.bad |= dict(self.share.gather(list(self.bad.items())))
+        mine = {key: contents[key] for key in self.share.of(list(contents)) if key not in kept}
+        self._fill(writer, mine, encoder)
+        for theirs in self.share.collect(list(self.bad.items())):
+            self.bad |= dict(theirs)
         kept.refresh()
         if self.share.first:
             writer.finish()

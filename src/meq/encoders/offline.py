@@ -75,7 +75,7 @@ class ImageNetCells(Encoder):
     def _encode(self, contents: Sequence[Content]) -> list[Tokens]:
         images = [opened(content, self.name) for content in contents]
         return [
-            Tokens(features=features, boxes=_whole(image.size).boxes(CELLS, CELLS))
+            Tokens(features=features.clone(), boxes=_whole(image.size).boxes(CELLS, CELLS))
             for image, features in zip(images, self._cells(images), strict=True)
         ]
 

@@ -108,9 +108,11 @@ def check_geometry(processor: Any, name: str) -> None:
                 raise EncoderError(f"{name}: its preprocessing moves pixels in a way that is not understood")
 
 
-def processed(processor: Any, image: Image.Image) -> Float[Tensor, "C H W"]:
-    """The picture as the model reads it."""
-    return processor(images=[image], return_tensors="pt")["pixel_values"][0].float()
+def processed(processor: Any, image: Image.Image, *, whole: bool = False) -> Float[Tensor, "C H W"]:
+    """The picture as the model reads it; `whole` leaves scaling and cropping out."""
+    steps = ("do_resize", "do_center_crop") if whole else ()
+    left_out = {step: False for step in steps if getattr(processor, step, None)}
+    return processor(images=[image], return_tensors="pt", **left_out)["pixel_values"][0].float()
 
 
 def _scaled(processor: Any, original: Size) -> Size:

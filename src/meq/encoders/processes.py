@@ -26,16 +26,20 @@ class Share:
         return items[self.rank :: self.world]
 
     def gather(self, mine: Sequence[Item]) -> list[Item]:
-        """The shares of all processes, back in the order that `of` took them from."""
-        if self.world == 1:
-            return list(mine)
-        from accelerate.utils import gather_object
-
-        shares: list[list[Item]] = gather_object([list(mine)])
+        """What each process made of its share, one for one, back in the order that `of` took them from."""
+        shares = self.collect(mine)
         merged: list[Any] = [None] * sum(map(len, shares))
         for rank, share in enumerate(shares):
             merged[rank :: self.world] = share
         return merged
+
+    def collect(self, mine: Sequence[Item]) -> list[list[Item]]:
+        """What every process has, however much, by process."""
+        if self.world == 1:
+            return [list(mine)]
+        from accelerate.utils import gather_object
+
+        return gather_object([list(mine)])
 
     def wait(self) -> None:
         """Until every process has come this far."""

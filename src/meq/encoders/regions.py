@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Protocol
@@ -19,6 +20,8 @@ from meq.encoders.picture_geometry import Size
 from meq.encoders.pretrained import EncoderError
 
 Box = tuple[float, float, float, float]
+CUTTING = "squeezed, bicubic, v1"
+"""Part of the hash: another way of cutting out makes other features."""
 SMALLEST = 1.0
 """Pixels that a cut-out has at least in width and in height; a box as thin as a line is widened to it."""
 
@@ -29,7 +32,6 @@ class Summarises(Protocol):
     name: str
     revision: str
     weight_hash: str
-    width: int
 
     @property
     def window(self) -> Size: ...
@@ -52,7 +54,8 @@ class PictureRegions(Encoder):
             raise EncoderError(f"{getattr(encoder, 'name', encoder)} gives no summary of a picture, which regions need")
         self.encoder = encoder
         self.name, self.revision = f"{encoder.name} regions", encoder.revision
-        self.weight_hash, self.width = encoder.weight_hash, encoder.width
+        self.weight_hash = hashlib.sha256(f"{encoder.weight_hash} {CUTTING}".encode()).hexdigest()
+        self.width = int(encoder.pooled([Image.new("RGB", encoder.window)]).shape[1])
 
     def __call__(self, contents: Sequence[Content]) -> list[Tokens]:
         boxes = []
@@ -70,7 +73,7 @@ class PictureRegions(Encoder):
         if not contents:
             return []
         features = self.encoder.pooled(cuts).split([len(places) for places in boxes])
-        return [Tokens(features=each, boxes=places) for each, places in zip(features, boxes, strict=True)]
+        return [Tokens(features=each.clone(), boxes=places) for each, places in zip(features, boxes, strict=True)]
 
 
 def _inside(content: Regions, size: Size) -> list[Box]:

@@ -26,6 +26,7 @@ from meq.core.options import nearest
 from meq.encoders.contract import Encoder, Tokens
 
 FORMAT = "1"
+"""Part of a folder's name: what another version of meq wrote otherwise is left alone."""
 SHARD_NAME = re.compile(r"[0-9a-f]{64}\.safetensors")
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 KEY_BYTES = 32
@@ -65,7 +66,7 @@ class Identity:
 
     @property
     def digest(self) -> str:
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps({**asdict(self), "format": FORMAT}, sort_keys=True).encode()).hexdigest()
 
     @property
     def folder(self) -> str:
@@ -150,14 +151,18 @@ class Shard:
 
     def __init__(self, path: Path, identity: Identity) -> None:
         self.path, self.size = path, path.stat().st_size
+        if self.size == 0:
+            raise DamagedError(f"{path} is damaged: it is empty")
         try:
             with safe_open(path, framework="pt") as file:
                 metadata = file.metadata() or {}
                 self.tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise DamagedError(f"{path} is damaged: {error}") from error
         except FileNotFoundError:
             raise
-        except (SafetensorError, OSError) as error:
-            raise DamagedError(f"{path} is damaged: {error}") from error
+        except OSError as error:  # no damage: a file that may not be read must not be taken for one to be replaced
+            raise StoreError(f"{path} cannot be read: {error}") from error
         if metadata != _metadata(identity):
             raise DamagedError(f"{path} is damaged, or not a shard of {identity.name} in format {FORMAT}")
         self._check_shapes(identity)

@@ -105,7 +105,10 @@ class Features:
 
     def place(self, key: bytes) -> int:
         """Where a content's features are; a number to keep instead of the key."""
-        return self._places[key]
+        try:
+            return self._places[key]
+        except KeyError:
+            raise StoreError(f"{self.folder} holds nothing of the content {key.hex()}: encode it first") from None
 
     def key(self, place: int) -> bytes:
         shard, row = self._rows[place]

@@ -52,8 +52,11 @@ class TransformerImage(Encoder):
         return [tokens for batch in batches(contents, self.batch_size) for tokens in self._encode(batch)]
 
     def pooled(self, images: Sequence[Image.Image]) -> Float[Tensor, "B W"]:
-        """One vector per picture: the model's own summary, or the mean of its tokens where it has none."""
-        outputs = [self._forward(self._prepared(batch)) for batch in batches(images, self.batch_size)]
+        """One vector per picture: the model's own summary, or the mean of its tokens where it has none.
+
+        Pictures have the window's size already, and are neither scaled nor cropped.
+        """
+        outputs = [self._forward(self._prepared(batch, whole=True)) for batch in batches(images, self.batch_size)]
         return torch.cat([_summary(output, self.has_pooler) for output in outputs]).float().cpu()
 
     @property
@@ -75,11 +78,11 @@ class TransformerImage(Encoder):
         for features, view in zip(hidden, views, strict=True):
             prefix, rows, columns = grid_of(len(features), view.window, patch=_patch(self.model), name=self.name)
             boxes = torch.cat([torch.full((prefix, 4), torch.nan), view.boxes(rows, columns)])
-            made.append(Tokens(features=features.float().cpu(), boxes=boxes))
+            made.append(Tokens(features=features.float().cpu().clone(), boxes=boxes))  # not a view that keeps the batch
         return made
 
-    def _prepared(self, images: Sequence[Image.Image]) -> Float[Tensor, "B C H W"]:
-        return torch.stack([processed(self.processor, image) for image in images]).to(self.device)
+    def _prepared(self, images: Sequence[Image.Image], *, whole: bool = False) -> Float[Tensor, "B C H W"]:
+        return torch.stack([processed(self.processor, image, whole=whole) for image in images]).to(self.device)
 
     @torch.no_grad()
     def _forward(self, pixels: Float[Tensor, "B C H W"]) -> Any:

@@ -203,7 +203,7 @@ def name_of(content: Content) -> str:
     if isinstance(content, Regions):
         return str(content.picture)
     if isinstance(content, str):
-        return f"the text {content[:60] + '...' if len(content) > 60 else content!r}"
+        return f"the text {content[:60]!r}{'...' if len(content) > 60 else ''}"
     return str(content) if isinstance(content, Picture) else type(content).__name__
 
 

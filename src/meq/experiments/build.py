@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
 from meq.core.options import nearest
 from meq.data.contract import DataSet
 from meq.data.registry import open_data
 from meq.data.standardise import standardise
-from meq.encoders import Encoder, default_encoders, encode
-from meq.encoders.catalogue import make_encoder
+from meq.encoders import choose_encoders, encode
 from meq.experiments.study import ArmConfig, DataConfig, Study, StudyError
 from meq.models.base import FusionModel
 from meq.objectives import CrossFloor, JacobianRange, Objective, ResidualCorrection
 from meq.objectives.penalty import Penalty
 from meq.training.recipes import ARMS, make_model
-from meq.training.record import EncoderFacts, Provenance
+from meq.training.record import Provenance
 from meq.training.seeds import seed_everything
 
 PENALTIES: Mapping[str, Callable[..., Penalty]] = {
@@ -33,20 +31,14 @@ def prepare_data(
 ) -> tuple[DataSet, Provenance]:
     """The data set as features, and where they come from. Features of pictures and texts are kept in `store`."""
     data = open_data(config.name, root, **config.options)
-    raw = [name for name, modality in data.modalities.items() if modality.width is None]
+    raw = any(modality.width is None for modality in data.modalities.values())
     source = data.fingerprint() if raw else None
-    encoders = _encoders(data, config.encoders, raw)
-    if encoders:
-        data = encode(data, encoders, store=store)
+    if raw:
+        data = encode(data, choose_encoders(data, config.encoders), store=store)
     statistics = None
     if config.standardise:
         data, statistics = standardise(data)
-    facts = {name: encoder_facts(encoder) for name, encoder in encoders.items()}
-    return data, Provenance(source_fingerprint=source, encoders=facts, standardisation=statistics)
-
-
-def encoder_facts(encoder: Encoder) -> EncoderFacts:
-    return EncoderFacts(name=encoder.name, revision=encoder.revision, sha256=encoder.weight_hash)
+    return data, Provenance(source_fingerprint=source, standardisation=statistics)
 
 
 def build_model(study: Study, arm: ArmConfig, data: DataSet, seed: int) -> FusionModel:
@@ -71,16 +63,3 @@ def build_objective(arm: ArmConfig, data: DataSet) -> Objective:
             raise StudyError(f"the arm {arm.name!r}: there is no penalty {name!r}: {nearest(name, PENALTIES)}")
         penalties.append(PENALTIES[name](**options))
     return Objective(task=data.head, penalties=tuple(penalties))
-
-
-def _encoders(data: DataSet, names: Mapping[str, str], raw: list[str]) -> dict[str, Encoder]:
-    """One for each modality that is not features yet: the one that is named for it, or the built-in one."""
-    for modality in names:
-        if modality not in raw:
-            raise StudyError(f"{data.name} has no modality {modality!r} to encode: {nearest(modality, raw)}")
-    unnamed = [name for name in raw if name not in names]
-    chosen = {name: make_encoder(encoder, data.modalities[name].kind) for name, encoder in names.items()}
-    if not unnamed:
-        return chosen
-    rest = replace(data, modalities={name: data.modalities[name] for name in unnamed})
-    return {**chosen, **default_encoders(rest)}

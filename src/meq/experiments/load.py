@@ -14,12 +14,11 @@ from torch import Tensor
 from meq.data.contract import DataSet, Example, Modality, Split, collate, features
 from meq.data.metrics import ACCURACY
 from meq.encoders import Encoder, encode
-from meq.experiments.build import encoder_facts
 from meq.experiments.study import StudyError
 from meq.models.base import FusionModel
 from meq.models.hub import CONFIG, WEIGHTS
 from meq.training.bundle import TASK, Task, check_weights, read_task
-from meq.training.record import RECORD, RunRecord, read_record
+from meq.training.record import RECORD, EncoderFacts, RunRecord, read_record
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -74,10 +73,11 @@ class TrainedRun:
     def _prepared(self, examples: Sequence[Example], encoders: Mapping[str, Encoder]) -> DataSet:
         for name, encoder in encoders.items():
             expected = self.task.encoders.get(name)
-            if expected is not None and encoder_facts(encoder) != expected:
+            given = EncoderFacts(name=encoder.name, revision=encoder.revision, sha256=encoder.weight_hash)
+            if expected is not None and given != expected:
                 raise StudyError(
                     f"{name!r} was encoded by {expected.name} ({expected.revision}, {expected.sha256[:12]}) in "
-                    f"training, and {encoder.name} ({encoder.revision}, {encoder.weight_hash[:12]}) is something else"
+                    f"training, and {given.name} ({given.revision}, {given.sha256[:12]}) is something else"
                 )
         modalities: dict[str, Modality] = {name: features(width) for name, width in self.task.widths.items()}
         modalities |= {name: Modality(kind=encoder.kind) for name, encoder in encoders.items()}  # type: ignore[arg-type]

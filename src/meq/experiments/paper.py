@@ -40,6 +40,7 @@ class PaperFigures:
 
 
 def figures(name: str | None) -> PaperFigures | None:
+    """The figures of that name; None for a study that the paper has nothing to set beside."""
     if name is None:
         return None
     if name not in PAPER:

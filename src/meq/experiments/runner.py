@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -46,6 +46,27 @@ def run_study(
     return list(records_of(folder, study).values())
 
 
+def train_run(
+    study: Study, folder: Path, run: tuple[str, int], *, data: DataSet, provenance: Provenance, console: Console
+) -> RunRecord:
+    """One run, begun or resumed, to its record; a failure is in the record, and raised only if there is none.
+
+    Nothing outside of the run's own folder is written: several processes may work on several runs.
+    """
+    name, seed = run
+    arm, place = study.arm(name), folder / run_place(name, seed)
+    model, objective = build_model(study, arm, data, seed), build_objective(arm, data)
+    provenance = replace(provenance, study=study.name, arm=name)
+    training = Training(model, data, objective, place, study.config(name, seed), console, provenance=provenance)
+    try:
+        training.run(resume=True)
+    except Exception:
+        record = _recorded(place)
+        if record is None or record.status != FAILED:
+            raise  # it could not begin or go on: nothing that belongs into a table
+    return read_record(place)
+
+
 class _Running:
     """One pass over a study's runs."""
 
@@ -54,6 +75,7 @@ class _Running:
         self.console, self.retry_failed = console, retry_failed
 
     def run_all(self, data_root: Path | None, store: Path | None) -> None:
+        _clean(self.folder.glob(".*.writing"))
         if self.manifest.table_format != TABLE_FORMAT:  # another version of meq wrote them
             self.manifest = replace(self.manifest, table_format=TABLE_FORMAT)
             self._seal_tables()
@@ -69,12 +91,17 @@ class _Running:
             build_model(self.study, arm, data, self.study.seeds[0])
         for arm_name, seed in left:
             self.console.print(f"run {runs.index((arm_name, seed)) + 1} of {len(runs)}: {arm_name}, seed {seed}")
-            self._run(arm_name, seed, data, replace(provenance, study=self.study.name, arm=arm_name))
+            record = train_run(
+                self.study, self.folder, (arm_name, seed), data=data, provenance=provenance, console=self.console
+            )
+            if record.error is not None:
+                self.console.print(f"{arm_name}, seed {seed} failed: {record.error.message}", markup=False)
+            self._seal_run(run_place(arm_name, seed), record)
 
     def _settled(self, arm: str, seed: int) -> bool:
         """Nothing is left to do for this run; one that was recorded but not sealed is sealed now."""
         place = run_place(arm, seed)
-        record = self._record(place)
+        record = _recorded(self.folder / place)
         if record is None or not record.over:
             return False
         if record.status == FAILED and self.retry_failed:
@@ -85,24 +112,6 @@ class _Running:
         if f"{place}/{RECORD}" not in self.manifest.files:
             self._seal_run(place, record)
         return True
-
-    def _run(self, arm_name: str, seed: int, data: DataSet, provenance: Provenance) -> None:
-        arm, place = self.study.arm(arm_name), run_place(arm_name, seed)
-        model = build_model(self.study, arm, data, seed)
-        config = self.study.config(arm_name, seed)
-        objective, where = build_objective(arm, data), self.folder / place
-        training = Training(model, data, objective, where, config, self.console, provenance=provenance)
-        try:
-            training.run(resume=True)
-        except Exception as error:
-            record = self._record(place)
-            if record is None or record.status != FAILED:
-                raise  # it could not begin or go on: nothing that belongs into a table
-            self.console.print(f"{arm_name}, seed {seed} failed: {error}", markup=False)
-        self._seal_run(place, read_record(where))
-
-    def _record(self, place: str) -> RunRecord | None:
-        return read_record(self.folder / place) if (self.folder / place / RECORD).is_file() else None
 
     def _refuse_other_data(self, data: DataSet) -> None:
         known = {record.data.fingerprint for record in records_of(self.folder, self.study).values()}
@@ -117,23 +126,29 @@ class _Running:
         where = self.folder / place
         if record.scored:
             shutil.rmtree(where / "checkpoints", ignore_errors=True)
-        for left_over in [*where.rglob(".*.writing"), *where.rglob(".saving-*")]:  # of a killed process
-            shutil.rmtree(left_over) if left_over.is_dir() else left_over.unlink()
+        _clean([*where.rglob(".*.writing"), *where.rglob(".saving-*")])
         self.manifest = sealed(self.manifest, self.folder, files_below(self.folder, place), without=place)
         self._seal_tables()
 
     def _seal_tables(self) -> None:
-        shutil.rmtree(self.folder / TABLES, ignore_errors=True)
-        (self.folder / TABLES).mkdir()
-        for name, content in table_files(self.study, records_of(self.folder, self.study)).items():
+        made = table_files(self.study, records_of(self.folder, self.study))
+        (self.folder / TABLES).mkdir(exist_ok=True)
+        for name, content in made.items():
             write_bytes(self.folder / TABLES / name, content)
+        _clean([path for path in (self.folder / TABLES).iterdir() if path.name not in made])
         self.manifest = sealed(self.manifest, self.folder, files_below(self.folder, TABLES), without=TABLES)
         write_manifest(self.folder, self.manifest)
+
+
+def _recorded(place: Path) -> RunRecord | None:
+    return read_record(place) if (place / RECORD).is_file() else None
 
 
 def _open(study: Study, folder: Path) -> Manifest:
     """The manifest of a folder that is new, or that holds this very study."""
     if not (folder / STUDY).is_file():
+        if folder.exists():
+            _clean(folder.glob(".*.writing"))
         if folder.exists() and any(folder.iterdir()):
             raise StudyError(f"{folder} is not empty and holds no study: choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
@@ -153,6 +168,12 @@ def _open(study: Study, folder: Path) -> Manifest:
     empty = Manifest(schema=MANIFEST_SCHEMA, study=study.name, table_format=TABLE_FORMAT, files={})
     write_manifest(folder, manifest := sealed(empty, folder, [STUDY]))
     return manifest
+
+
+def _clean(left_over: Iterable[Path]) -> None:
+    """Remove what a killed process, or an earlier state, left behind."""
+    for path in left_over:
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @contextmanager

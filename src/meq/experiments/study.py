@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from meq.core.options import checked_options, nearest
+from meq.experiments.paper import figures
 from meq.training.config import TrainConfig
 from meq.training.plain import FormatError, dumps, loads, plain, typed
 
@@ -82,6 +83,7 @@ class Study:
         for words, values in (("arm", names), ("seed", list(self.seeds))):
             if not values or len(set(values)) < len(values):
                 raise StudyError(f"the study {self.name!r} needs at least one {words}, and each once; got {values}")
+        figures(self.paper)
         if self.reference not in names:
             raise StudyError(
                 f"{self.name!r} has no arm {self.reference!r} to refer to: {nearest(self.reference, names)}"

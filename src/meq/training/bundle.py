@@ -52,7 +52,7 @@ def bundled(
         head=data.head,
         metric=data.metric.name,
         widths=data.widths,
-        encoders=dict(provenance.encoders),
+        encoders=record.data.encoders,
         standardisation=provenance.standardisation,
         weights_sha256=checkpoint.sha256,
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from meq.analysis.differential import some_samples
 from meq.analysis.jacobian import block_statistics, cross_self_ratio, whole_statistic
-from meq.analysis.linear import some_samples
 from meq.analysis.spectrum import spectral_radius
 from meq.core.solution import Stop
 from meq.data.contract import Batch

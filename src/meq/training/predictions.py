@@ -82,8 +82,11 @@ def _tensor(column: Any) -> Tensor:
     import pyarrow as pa
 
     flat = column.combine_chunks()
-    if flat.null_count:
+    rows = pa.types.is_fixed_size_list(flat.type)
+    values = flat.flatten() if rows else flat
+    if flat.null_count or values.null_count:
         raise PredictionsError("an entry is empty")
-    if not pa.types.is_fixed_size_list(flat.type):
-        return torch.from_numpy(np.array(flat))
-    return torch.from_numpy(np.array(flat.flatten())).reshape(len(flat), flat.type.list_size)
+    if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
+        raise PredictionsError(f"target and logits are numbers, or as many per row, not {flat.type}")
+    x = torch.from_numpy(np.array(values))
+    return x.reshape(len(flat), flat.type.list_size) if rows else x

@@ -59,7 +59,6 @@ class Provenance:
     arm: str | None = None
     source_fingerprint: str | None = None
     """Of the data set before it was encoded; None where it came as features."""
-    encoders: Mapping[str, EncoderFacts] = field(default_factory=dict)
     standardisation: Standardisation | None = None
 
 
@@ -191,10 +190,19 @@ def data_facts(data: DataSet, fingerprint: str, provenance: Provenance) -> DataF
         name=data.name,
         fingerprint=fingerprint,
         source_fingerprint=provenance.source_fingerprint,
-        encoders=dict(provenance.encoders),
+        encoders=encoders_of(data),
         splits={name: len(split) for name, split in data.splits.items()},
         facts=dict(data.facts),
     )
+
+
+def encoders_of(data: DataSet) -> dict[str, EncoderFacts]:
+    """By modality, as encoding has left it in the facts; none for a set that came as features."""
+    names, made = data.facts.get("encoders", {}), data.facts.get("features", {})
+    return {
+        name: EncoderFacts(name=encoder, revision=made[name]["revision"], sha256=made[name]["weight_hash"])
+        for name, encoder in names.items()
+    }
 
 
 def blank_record(

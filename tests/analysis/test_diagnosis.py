@@ -10,7 +10,7 @@ from torch import Tensor
 
 import meq
 from meq.analysis import Verdict
-from meq.analysis.collapse import Diagnosis
+from meq.analysis.diagnosis import Diagnosis
 
 FEATURES = {"image": 8, "text": 6}
 

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from meq.experiments.cli import app
+
+
+def run(*arguments: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return result.exit_code, result.output
+
+
+def test_studies_are_listed_with_what_they_ask() -> None:
+    code, said = run("list")
+    assert code == 0
+    assert "statements-tiny" in said
+    assert "2 arms x 3 seeds on statements" in said
+    code, said = run("list", "statements-tiny")
+    assert code == 0
+    assert "Command: meq study run statements-tiny" in said
+
+
+def test_status_table_and_verify_read_a_finished_study(finished: Path) -> None:
+    code, said = run("status", finished)
+    assert code == 0
+    assert "6 of 6 runs are over" in said
+    code, said = run("table", finished, "--only", "dev-accuracy", "--format", "csv")
+    assert code == 0
+    assert said == (finished / "tables" / "dev-accuracy.csv").read_text()
+    code, said = run("verify", finished)
+    assert code == 0
+    assert "verifies; " in said
+    assert "24 metrics recomputed, 12 tables rebuilt" in said
+
+
+def test_running_a_complete_study_again_prints_its_tables(copied: Path) -> None:
+    code, said = run("run", "statements-tiny", "--out", copied)
+    assert code == 0, said
+    assert (copied / "tables" / "dev-accuracy.txt").read_text() in said
+
+
+def test_verify_fails_with_1_and_names_the_file(copied: Path) -> None:
+    table = copied / "tables" / "runs.csv"
+    table.write_bytes(table.read_bytes().replace(b"finished", b"finishes", 1))
+    code, said = run("verify", copied)
+    assert code == 1
+    assert "FAULT  tables/runs.csv: " in said
+    assert "does NOT verify" in said
+    table.unlink()
+    (copied / "runs" / "meq" / "seed-0" / "model" / "model.safetensors").unlink()
+    code, said = run("verify", copied, "--require-checkpoints")
+    assert code == 1
+    assert "FAULT  runs/meq/seed-0/model/model.safetensors: missing, and checkpoints are required" in said
+    assert "unverified  runs/meq/seed-0/model/model.safetensors" in run("verify", copied)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["run", "statments", "--out", "x"], 1, "did you mean 'statements'?"),
+        (["list", "tiny"], 1, "there is no study 'tiny'"),
+        (["run", "statements-tiny"], 2, "Missing option"),
+        (["verify", "nowhere"], 1, "is not the folder of a study: it does not exist. Expected study.json"),
+        (["status", "nowhere"], 1, "is not the folder of a study"),
+        (["table", "nowhere"], 1, "is not the folder of a study"),
+        (["verfy", "x"], 2, "verify"),
+    ],
+)
+def test_mistakes_are_answered_in_words(arguments: list[str], code: int, message: str) -> None:
+    got, said = run(*arguments)
+    assert got == code, said
+    assert message in said
+    assert "Traceback" not in said
+
+
+def test_a_wrong_table_format_or_paper_is_answered_in_words(finished: Path) -> None:
+    assert "did you mean 'dev-accuracy'?" in run("table", finished, "--only", "dev-acuracy")[1]
+    assert "there is no format 'word'" in run("table", finished, "--format", "word")[1]
+    assert "the paper has no figures for the study" in run("table", finished, "--paper")[1]
