@@ -109,6 +109,15 @@ def test_what_is_bright_changes_its_own_cell_most(cnn: ImageNetCells, size: tupl
 
 
 @needs_cnn
+@needs_minilm
+def test_loading_and_encoding_draw_no_random_numbers() -> None:
+    before = torch.get_rng_state()
+    ImageNetCells()([noise(30, 30)])
+    MiniLM()(["a dog"])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@needs_cnn
 def test_neither_company_nor_order_changes_a_picture(cnn: ImageNetCells) -> None:
     pictures = [noise(50 + 40 * number, 60, seed=number) for number in range(3)]
     together, alone = cnn(pictures), [cnn([picture])[0] for picture in pictures]

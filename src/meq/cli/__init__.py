@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from meq.cli.data import data_app
+from meq.cli.encode import encode
 from meq.cli.train import train
 from meq.version import __version__
 
@@ -25,6 +26,7 @@ def root(version: Annotated[bool, typer.Option("--version", callback=_version, i
 
 
 app.add_typer(data_app, name="data")
+app.command()(encode)
 app.command()(train)
 
 

@@ -9,6 +9,13 @@ import typer
 
 from meq.data.registry import DATA_SETS
 from meq.data.request import DataRequest, parse_options
+from meq.encoders.catalogue import ENCODERS
+
+
+def _named(kind: str) -> str:
+    names = [name for name, entry in ENCODERS.items() if kind in entry.make]
+    return f"{', '.join(names)}, a model on the Hub (its name has a slash) or a folder"
+
 
 Data = Annotated[
     str, typer.Argument(help=f"A data set ({', '.join(DATA_SETS)}), or a table: .csv, .tsv, .jsonl, .parquet.")
@@ -26,10 +33,9 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Further option of the data set, NAME=VALUE; repeatable.")
 ]
 SkipBad = Annotated[bool, typer.Option(help="Leave bad rows out and count them, instead of stopping at the first.")]
-Encoders = Annotated[
-    list[str] | None,
-    typer.Option("--encoder", help="MODALITY=NAME: patches, words, clip, bert, minilm, ...; repeatable."),
-]
+ImageEncoder = Annotated[str | None, typer.Option(help=f"For pictures: {_named('image')}.")]
+TextEncoder = Annotated[str | None, typer.Option(help=f"For texts: {_named('text')}.")]
+RegionEncoder = Annotated[str | None, typer.Option(help=f"For regions of pictures: {_named('regions')}.")]
 Debug = Annotated[bool, typer.Option(help="Show the traceback of an error.")]
 
 

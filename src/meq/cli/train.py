@@ -12,14 +12,16 @@ from rich.table import Table
 from meq.cli.asking import (
     Data,
     Debug,
-    Encoders,
     Group,
+    ImageEncoder,
     Images,
     Label,
+    RegionEncoder,
     Root,
     Settings,
     SkipBad,
     Split,
+    TextEncoder,
     Texts,
     Vectors,
     request,
@@ -41,7 +43,9 @@ def train(
     group: Group = None,
     set_: Settings = None,
     skip_bad: SkipBad = False,
-    encoder: Encoders = None,
+    image_encoder: ImageEncoder = None,
+    text_encoder: TextEncoder = None,
+    region_encoder: RegionEncoder = None,
     store: Annotated[Path | None, typer.Option(help="Feature store: what is encoded once is kept here.")] = None,
     arm: Annotated[str, typer.Option(help=f"The model: {', '.join(ARMS)}.")] = "meq",
     dim: Annotated[int, typer.Option(help="Width of the states.")] = 64,
@@ -82,7 +86,8 @@ def train(
         )
         shape = {"dim": dim, "heads": heads, "steps": steps, "dropout": dropout}
         asked = request(data, root, (image, text, vector), (label, split, group), set_)
-        prepared = prepare(asked, encoder or (), store=store, skip_bad=skip_bad)
+        encoders = {"image": image_encoder, "text": text_encoder, "regions": region_encoder}
+        prepared = prepare(asked, encoders, store=store, skip_bad=skip_bad)
         record = train_arm(prepared, arm, out, config, shape, lambda_j=lambda_j, lambda_f=lambda_f, resume=resume)
         if record is not None:
             _show(record, out)

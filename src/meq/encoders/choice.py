@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from meq.core.options import nearest
 from meq.data.contract import DataSet
+from meq.data.findings import DataError
 from meq.encoders.builtin import default_encoders
 from meq.encoders.catalogue import make_encoder
 from meq.encoders.contract import Encoder
@@ -21,3 +22,18 @@ def choose_encoders(data: DataSet, names: Mapping[str, str]) -> dict[str, Encode
     chosen = {name: make_encoder(str(encoder), data.modalities[name].kind) for name, encoder in names.items()}
     rest = {name: data.modalities[name] for name in raw if name not in names}
     return {**chosen, **default_encoders(replace(data, modalities=rest))}
+
+
+def encoders_by_kind(
+    data: DataSet, chosen: Mapping[str, str | None], *, batch_size: int = 32, device: str = "cpu"
+) -> dict[str, Encoder]:
+    """The chosen encoder for every modality of its kind, the built-in one where none was chosen."""
+    raw = {name: modality.kind for name, modality in data.modalities.items() if modality.width is None}
+    for kind, encoder in chosen.items():
+        if encoder is not None and kind not in raw.values():
+            raise DataError(f"{data.name} holds nothing of kind {kind!r} that {encoder!r} could encode")
+    named = {kind: encoder for kind, encoder in chosen.items() if encoder is not None}
+    made = {kind: make_encoder(encoder, kind, batch_size=batch_size, device=device) for kind, encoder in named.items()}
+    rest = {name: data.modalities[name] for name, kind in raw.items() if kind not in made}
+    built_in = default_encoders(replace(data, modalities=rest))
+    return {name: made[kind] if kind in made else built_in[name] for name, kind in raw.items()}

