@@ -5,7 +5,7 @@
 
 encodes the same pictures with EfficientNet-Lite0, with MobileNetV2 (whose package asks for torch 1.6 and cannot be
 installed beside a current one) and with the built-in patches, fits a linear classifier to mean and maximum of
-the tokens, and writes `benchmarks/results/offline_encoders.json` in about three minutes. Shape and colour are known of
+the tokens, and writes `benchmarks/results/offline_encoders.json` in about five minutes. Shape and colour are known of
 every picture from the answers to its questions.
 """
 
@@ -34,8 +34,7 @@ from meq.encoders.builtin import Patches
 from meq.encoders.offline import ImageNetCells
 
 TRAIN, TEST = 300, 300
-"""Pictures of a draw; every draw takes others, the same for all encoders. With five times as many to learn from, every
-network finds the shape of every picture, and there is nothing to compare."""
+"""Pictures of a draw; each draw takes others, the same for all encoders. Few, so that something is left to tell."""
 DECAY = 1e-3
 MEAN, DEVIATION = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
 

@@ -17,6 +17,7 @@ IDENTITY_BAND = 1e-2
 SAME_STATE = 1e-3
 UNMOVED = 1e-3
 """A response below this share of the largest one counts as none."""
+CREEPING = 0.995
 EDGE = 1e-3
 """A radius of 1 within this is the identity's, not an expansion's."""
 SOLVED = 0.1
@@ -53,9 +54,12 @@ def judge(facts: Mapping[str, Any]) -> tuple[Verdict, str]:
 
 def _why_healthy(facts: Mapping[str, Any]) -> str:
     least = min((middle(values) for values in facts["cross_self"].values()), default=math.nan)
-    words = f"it settles at radius {number(middle(_pace(facts)))}, and the weakest cross/self ratio is {number(least)}"
-    if middle(facts["radius"]) >= 1:
-        words += f"; without damping it would not: the undamped radius is {number(middle(facts['radius']))}"
+    pace = middle(_pace(facts))
+    words = f"spectral radius as iterated {number(pace)}, weakest cross/self ratio {number(least)}, every input counts"
+    if pace > CREEPING:
+        words += "; the slowest part of the states settles in no practical number of steps"
+    elif middle(facts["radius"]) >= 1:
+        words += f"; without damping it would not settle: the undamped radius is {number(middle(facts['radius']))}"
     return words
 
 

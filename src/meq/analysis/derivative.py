@@ -14,8 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from meq.analysis.differential import one_sample
-from meq.analysis.jacobian import block_products
-from meq.analysis.linear import Entries, Matrix, reachable_tolerance, solve_linear
+from meq.analysis.linear import Entries, Matrix, block_products, reachable_tolerance, solve_linear
 from meq.analysis.tables import spread, text_table
 from meq.core.operator import Inputs, Operator, evaluate
 from meq.core.options import checked_options, nearest

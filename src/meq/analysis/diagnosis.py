@@ -12,18 +12,22 @@ from jaxtyping import Float
 from torch import Tensor
 
 from meq.analysis.collapse import SOLVED, Verdict, judge
-from meq.analysis.differential import some_samples
-from meq.analysis.influence import measure_influence
+from meq.analysis.differential import one_sample, some_samples
+from meq.analysis.influence import total_influence
 from meq.analysis.jacobian import Blocks, block_statistics, cross_self_ratio, real_entries, whole_statistic
+from meq.analysis.linear import Matrix, reachable_tolerance
 from meq.analysis.sensitivity import input_responses
 from meq.analysis.sources import find_sources
-from meq.analysis.spectrum import leading_eigenvalue
+from meq.analysis.spectrum import spectrum_of
 from meq.analysis.tables import number, spread, square_table, text_table
 from meq.core.options import checked_options, nearest
 from meq.core.solution import Solution, Stop
 from meq.core.solve import solve
 from meq.core.solvers import Damped
 from meq.core.state import State, norm
+
+EIGENPAIR = 1e-3
+"""The residual asked of the leading eigenpair, relative to the eigenvalue."""
 
 
 @runtime_checkable
@@ -139,11 +143,14 @@ def _chosen_solution(model: Any, out: Answered, branch: str | None) -> Solution:
 def _measure(model: Any, few: Solution, probes: int, seed: int, *, answers: bool) -> dict[str, Any]:
     operator = few.operator
     step = _damping(few)
-    undamped = leading_eigenvalue(operator, few, norms=False)
-    damped = leading_eigenvalue(operator, few, damping=step, norms=False) if step is not None else None
-    radius = torch.full_like(undamped.radius, math.nan) if damped is None else damped.radius
-    influence = measure_influence(operator, few, probes=probes, seed=seed, exchanges=(1,))
-    responses, left = input_responses(operator, few, probes=probes, seed=seed)
+    tol = reachable_tolerance(few.state)
+    matrices = [Matrix.of(operator, one_sample(few, row)).formed_if_small() for row in range(len(few.steps))]
+    undamped = spectrum_of(matrices, damping=1.0, tol=EIGENPAIR, norms=False, exact=False)
+    radius = torch.full_like(undamped.radius, math.nan)
+    if step is not None:
+        radius = spectrum_of(matrices, damping=step, tol=EIGENPAIR, norms=False, exact=False).radius
+    influence, missed = total_influence(matrices, probes=probes, seed=seed, tol=tol)
+    responses, left = input_responses(operator, few, matrices, probes=probes, seed=seed, tol=tol)
     blocks = block_statistics(operator, few, seed=seed)
     residual = torch.stack(list(few.final_residual.values())).nan_to_num(-1).amax(0).double()
     return {
@@ -152,13 +159,13 @@ def _measure(model: Any, few: Solution, probes: int, seed: int, *, answers: bool
         "statistic": whole_statistic(blocks, few).double(),
         "residual": residual,
         "further_steps": _further_steps(residual, radius, float(getattr(model, "tol", 1e-3))),
-        "influence": influence.total,
+        "influence": influence,
         "inputs": _relative(responses, few),
-        "solve_residual": torch.maximum(influence.residual, left),
+        "solve_residual": torch.maximum(missed, left),
         "cross_self": {name: values.double() for name, values in cross_self_ratio(blocks).items()},
         "gates": {name: values.double() for name, values in model.gates(few).items()},
         "answer": _answer_responses(model, few, probes, seed) if answers and _has_head(model) else {},
-        "products": influence.products + int(undamped.products.sum()) + (int(damped.products.sum()) if damped else 0),
+        "products": sum(matrix.products for matrix in matrices),
     }
 
 

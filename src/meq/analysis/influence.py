@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from meq.analysis.differential import one_sample
-from meq.analysis.jacobian import Blocks, block_products, mean_size, placed
-from meq.analysis.linear import Inverse, Matrix, reachable_tolerance, solve_linear
+from meq.analysis.jacobian import Blocks, mean_size
+from meq.analysis.linear import Inverse, Matrix, block_products, placed, reachable_tolerance
 from meq.analysis.spectrum import leading_eigenvalue
 from meq.analysis.tables import middle, number, spread, square_table, stacked, text_table
 from meq.core.options import checked_options
@@ -103,6 +104,14 @@ def measure_influence(
     )
 
 
+def total_influence(
+    matrices: Sequence[Matrix], *, probes: int, seed: int, tol: float
+) -> tuple[Blocks, Float[Tensor, " B"]]:
+    """The `total` of `Influence` alone, of Jacobians that are at hand, and the residual of its solves."""
+    asked = [_Probing(matrix, probes, seed, tol) for matrix in matrices]
+    return stacked([ask.total() for ask in asked]), _column([ask.worst for ask in asked])
+
+
 class _Dense:
     """The exact answers, from the matrix itself."""
 
@@ -155,9 +164,9 @@ class _Probing:
         self.matrix, self.entries, self.tol, self.worst = matrix, matrix.rows, tol, 0.0
         draw = np.random.default_rng(seed)
         self.signs = {a: draw.choice([-1.0, 1.0], (probes, self.entries.count(a))) for a in self.entries.places}
-        inverse = Inverse(matrix, tol=tol)
-        self.solved = {a: [inverse.pull(self._whole(a, v)) for v in rows] for a, rows in self.signs.items()}
-        self.worst = inverse.residual
+        self.inverse = Inverse(matrix, tol=tol)
+        self.solved = {a: [self.inverse.pull(self._whole(a, v)) for v in rows] for a, rows in self.signs.items()}
+        self.worst = self.inverse.residual
 
     def total(self) -> dict[str, dict[str, float]]:
         return {a: self._row(a, rows) for a, rows in self.solved.items()}
@@ -168,7 +177,9 @@ class _Probing:
             mine, rest = self.entries.own(name), self.entries.others(name)
             _, own_pull = block_products(self.matrix, mine, mine)
             own[name] = mean_size([own_pull(v) for v in rows], len(mine))
-            cross[name] = mean_size([self._round_trip(v, mine, rest) for v in rows], len(mine))
+            inner = Inverse(self.matrix, within=rest, tol=self.tol)
+            cross[name] = mean_size([self._round_trip(v, mine, rest, inner) for v in rows], len(mine))
+            self.worst = max(self.worst, inner.residual)
         return own, cross
 
     def sums(self, exchanges: list[int]) -> tuple[Sums, dict[int, float]]:
@@ -197,14 +208,11 @@ class _Probing:
                 kept.append((k, total))
         return kept
 
-    def _round_trip(self, v: np.ndarray, mine: np.ndarray, rest: np.ndarray) -> np.ndarray:
+    def _round_trip(self, v: np.ndarray, mine: np.ndarray, rest: np.ndarray, inner: Inverse) -> np.ndarray:
         """v^T J_aR (I - J_RR)^-1 J_Ra"""
         _, to_rest = block_products(self.matrix, mine, rest)
-        _, within_rest = block_products(self.matrix, rest, rest)
         _, to_mine = block_products(self.matrix, rest, mine)
-        solved = solve_linear(lambda u: u - within_rest(u), to_rest(v), tol=self.tol, budget=300)
-        self.worst = max(self.worst, solved.residual)
-        return to_mine(solved.x)
+        return to_mine(inner.pull(to_rest(v)))
 
     def _whole(self, name: str, v: np.ndarray) -> np.ndarray:
         return placed(v, self.entries.own(name), self.entries.size)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from meq.analysis.differential import Derivative, jacobian, one_sample
-from meq.analysis.linear import Matrix, largest_singular_value
+from meq.analysis.linear import Matrix, block_products, largest_singular_value
 from meq.analysis.tables import middle, number, square_table, stacked
 from meq.core.options import checked_options
 from meq.core.solution import Solution
@@ -123,27 +123,6 @@ def block_norm(matrix: Matrix, a: str, b: str, tol: float) -> float:
         return float("nan")
     push, pull = block_products(matrix, rows, columns)
     return largest_singular_value(push, pull, len(columns), tol=tol)[0]
-
-
-def block_products(
-    matrix: Matrix, rows: np.ndarray, columns: np.ndarray
-) -> tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray]]:
-    """Products with a block of the matrix, and with its transpose."""
-
-    def push(v: np.ndarray) -> np.ndarray:
-        return matrix.push(placed(v, columns, matrix.columns.size))[rows]
-
-    def pull(u: np.ndarray) -> np.ndarray:
-        return matrix.pull(placed(u, rows, matrix.rows.size))[columns]
-
-    return push, pull
-
-
-def placed(values: np.ndarray, where: np.ndarray, size: int) -> np.ndarray:
-    """A vector that is zero but for the values, at their places."""
-    whole = np.zeros(size)
-    whole[where] = values.ravel()
-    return whole
 
 
 def mean_size(rows: list[np.ndarray], count: int) -> float:

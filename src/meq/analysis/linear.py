@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from meq.core.state import Masks, State, detach, per_sample
 Product = Callable[[np.ndarray], np.ndarray]
 RESTARTS = 100
 """Budget of ARPACK: about twenty products each."""
-FORM_LIMIT = 1024
+FORM_LIMIT = 2048
 """Up to this many entries a Jacobian is stored where hundreds of products with it or its inverse are to come."""
 SMALL = 64
 """A matrix of at most this many columns is formed from its products: nothing is saved below that."""
@@ -67,10 +68,10 @@ class Matrix:
         self.derivative, self.rows, self.columns, self.damping = derivative, rows, columns, damping
 
     @classmethod
-    def of(cls, operator: Any, sample: Solution, *, damping: float = 1.0) -> Matrix:
+    def of(cls, operator: Any, sample: Solution) -> Matrix:
         """J of one sample."""
         entries = Entries(sample.state, sample.masks)
-        return cls(jacobian(operator, sample), entries, entries, damping=damping)
+        return cls(jacobian(operator, sample), entries, entries)
 
     @classmethod
     def of_sources(cls, operator: Any, sample: Solution, sources: Sources) -> Matrix:
@@ -93,9 +94,13 @@ class Matrix:
         rows = [self.pull(unit) for unit in np.eye(self.rows.size)]
         return np.stack(rows) if rows else np.zeros((0, self.columns.size))
 
+    def damped(self, damping: float) -> Matrix:
+        """(1 - d) I + d D"""
+        return Matrix(self.derivative, self.rows, self.columns, damping=damping)
+
     def formed(self) -> Formed:
         """The same map with its matrix at hand."""
-        return Formed(self)
+        return Formed(self, self.dense())
 
     def formed_if_small(self) -> Matrix:
         """The same map, its matrix at hand where forming it is cheaper than the hundreds of products to come."""
@@ -108,9 +113,9 @@ class Matrix:
 class Formed(Matrix):
     """A linear map that is stored as a matrix."""
 
-    def __init__(self, source: Matrix) -> None:
+    def __init__(self, source: Matrix, matrix: np.ndarray) -> None:
         super().__init__(source.derivative, source.rows, source.columns, damping=source.damping)
-        self.matrix = source.dense()
+        self.matrix = matrix
 
     def push(self, v: np.ndarray) -> np.ndarray:
         return self.matrix @ v.ravel()
@@ -121,29 +126,56 @@ class Formed(Matrix):
     def dense(self) -> np.ndarray:
         return self.matrix
 
+    def damped(self, damping: float) -> Formed:
+        return Formed(self, (1 - damping) * np.eye(len(self.matrix)) + damping * self.matrix)
+
+
+def block_products(
+    matrix: Matrix, rows: np.ndarray, columns: np.ndarray
+) -> tuple[Callable[[np.ndarray], np.ndarray], Callable[[np.ndarray], np.ndarray]]:
+    """Products with a block of the matrix, and with its transpose."""
+
+    def push(v: np.ndarray) -> np.ndarray:
+        return matrix.push(placed(v, columns, matrix.columns.size))[rows]
+
+    def pull(u: np.ndarray) -> np.ndarray:
+        return matrix.pull(placed(u, rows, matrix.rows.size))[columns]
+
+    return push, pull
+
+
+def placed(values: np.ndarray, where: np.ndarray, size: int) -> np.ndarray:
+    """A vector that is zero but for the values, at their places."""
+    whole = np.zeros(size)
+    whole[where] = values.ravel()
+    return whole
+
 
 class Inverse:
-    """(I - J)^-1 as products: by its factors where J is stored, by GMRES otherwise."""
+    """(I - J)^-1 as products: by its factors where J is stored, by GMRES otherwise.
 
-    def __init__(self, matrix: Matrix, *, tol: float, budget: int = 300) -> None:
-        self.matrix, self.tol, self.budget = matrix, tol, budget
+    `within` restricts J to a block on its diagonal, given by the places of its entries.
+    """
+
+    def __init__(self, matrix: Matrix, *, tol: float, within: np.ndarray | None = None, budget: int = 300) -> None:
+        self.tol, self.budget = tol, budget
+        places = np.arange(matrix.rows.size) if within is None else within
+        self.block_push, self.block_pull = block_products(matrix, places, places)
         self.singular = False
         """I - J has no inverse that this precision can tell; known beforehand only where J is stored."""
         self.residual = 0.0
         """The largest relative residual of all solves so far."""
         self.factors: Any = None
-        if isinstance(matrix, Formed):
-            from scipy.linalg import lu_factor
-
-            whole = np.eye(matrix.rows.size) - matrix.matrix
-            self.singular = matrix.rows.size > 0 and 1 / np.linalg.cond(whole) < 10 * precision(matrix.rows.like)
-            self.factors = None if self.singular else lu_factor(whole)
+        if isinstance(matrix, Formed) and len(places):
+            block = matrix.matrix[np.ix_(places, places)]
+            self.factors, smallest = _factored(np.eye(len(places)) - block)
+            self.singular = smallest < 10 * precision(matrix.rows.like)  # the rounding of J itself, next to I
 
     def push(self, v: np.ndarray) -> np.ndarray:
-        return self._solved(lambda x: x - self.matrix.push(x), v, transposed=False)
+        return self._solved(lambda x: x - self.block_push(x), v, transposed=False)
 
     def pull(self, u: np.ndarray) -> np.ndarray:
-        return self._solved(lambda x: x - self.matrix.pull(x), u, transposed=True)
+        return self._solved(lambda x: x - self.block_pull(x), u, transposed=True)
 
     def _solved(self, product: Product, b: np.ndarray, *, transposed: bool) -> np.ndarray:
         if self.singular:
@@ -161,6 +193,17 @@ class Inverse:
         x = lu_solve(self.factors, b.ravel(), trans=1 if transposed else 0)
         size = float(np.linalg.norm(b))
         return Solved(x, float(np.linalg.norm(b.ravel() - product(x)) / size) if size else 0.0)
+
+
+def _factored(whole: np.ndarray) -> tuple[Any, float]:
+    """LU factors, and LAPACK's estimate of 1 / |A^-1|, which costs far less than the smallest singular value would."""
+    from scipy.linalg import LinAlgWarning, lapack, lu_factor
+
+    with warnings.catch_warnings():  # a singular matrix is an answer here, and the estimate says so
+        warnings.simplefilter("ignore", LinAlgWarning)
+        factors = lu_factor(whole)
+    size = np.linalg.norm(whole, 1)
+    return factors, float(size * lapack.dgecon(factors[0], size)[0])
 
 
 @dataclass(frozen=True)

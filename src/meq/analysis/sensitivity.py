@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from meq.analysis.differential import one_sample
-from meq.analysis.jacobian import Blocks, mean_size, placed
-from meq.analysis.linear import Inverse, Matrix, largest_singular_value, reachable_tolerance
+from meq.analysis.jacobian import Blocks, mean_size
+from meq.analysis.linear import Inverse, Matrix, largest_singular_value, placed, reachable_tolerance
 from meq.analysis.sources import Sources, find_sources
 from meq.analysis.tables import middle, number, spread, square_table, stacked, text_table
 from meq.core.operator import Inputs, Operator
@@ -90,7 +91,9 @@ def measure_sensitivity(
     """
     tol = reachable_tolerance(solution.state) if tol is None else tol
     rows = [
-        _Sample(operator, one_sample(solution, row), tol, seed, exact=exact).measure(directions, size, probes, steps)
+        _Sample.alone(operator, one_sample(solution, row), tol, seed, exact=exact).measure(
+            directions, size, probes, steps
+        )
         for row in range(len(solution.steps))
     ]
     sources = rows[0]["sides"]
@@ -104,13 +107,10 @@ def measure_sensitivity(
 
 @checked_options
 def input_responses(
-    operator: Any, solution: Solution, *, probes: int = 4, seed: int = 0, tol: float | None = None
+    operator: Any, solution: Solution, matrices: Sequence[Matrix], *, probes: int, seed: int, tol: float
 ) -> tuple[Blocks, Float[Tensor, " B"]]:
-    """The `inputs` table of `Sensitivity` alone, at a fraction of the cost, and the residual of its solves."""
-    tol = reachable_tolerance(solution.state) if tol is None else tol
-    samples = [
-        _Sample(operator, one_sample(solution, row), tol, seed, exact=False) for row in range(len(solution.steps))
-    ]
+    """The `inputs` table of `Sensitivity` alone, with Jacobians that are at hand, and the residual of its solves."""
+    samples = [_Sample(operator, one_sample(solution, row), matrix, tol, seed) for row, matrix in enumerate(matrices)]
     table = stacked([sample.inputs(probes) for sample in samples])
     return table, torch.tensor([sample.inverse.residual for sample in samples], dtype=torch.float64)
 
@@ -118,16 +118,21 @@ def input_responses(
 class _Sample:
     """One sample: J and dT/du as matrices known by their products, and the equilibrium as a function of u."""
 
-    def __init__(self, operator: Any, sample: Solution, tol: float, seed: int, *, exact: bool) -> None:
+    def __init__(self, operator: Any, sample: Solution, matrix: Matrix, tol: float, seed: int) -> None:
         self.operator, self.sample, self.tol = operator, sample, tol
         self.sources: Sources = find_sources(operator, sample)
-        self.jacobian = Matrix.of(operator, sample)
-        self.drive = Matrix.of_sources(operator, sample, self.sources)
-        self.jacobian, self.drive = (
-            matrix.formed() if exact else matrix.formed_if_small() for matrix in (self.jacobian, self.drive)
-        )
+        self.jacobian, self.drive = matrix, Matrix.of_sources(operator, sample, self.sources)
         self.inverse = Inverse(self.jacobian, tol=tol)
-        self.random, self.exact = np.random.default_rng(seed), exact
+        self.random, self.exact = np.random.default_rng(seed), False
+
+    @classmethod
+    def alone(cls, operator: Any, sample: Solution, tol: float, seed: int, *, exact: bool) -> _Sample:
+        """With a Jacobian of its own, and both matrices stored where that pays."""
+        matrix = Matrix.of(operator, sample)
+        made = cls(operator, sample, matrix.formed() if exact else matrix.formed_if_small(), tol, seed)
+        made.drive = made.drive.formed() if exact else made.drive.formed_if_small()
+        made.exact = exact
+        return made
 
     def measure(self, directions: int, size: float, probes: int, steps: int) -> dict[str, Any]:
         derivative, worst = self._norm(self.response, self.response_transposed, self.drive.columns.size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,10 +69,13 @@ def leading_eigenvalue(
     """
     if not damping > 0:
         raise ValueError(f"damping must be positive (1 is the undamped map), got {damping}")
-    found = [
-        _measure(Matrix.of(operator, one_sample(solution, row), damping=damping), tol, norms=norms, exact=exact)
-        for row in range(len(solution.steps))
-    ]
+    matrices = [Matrix.of(operator, one_sample(solution, row)) for row in range(len(solution.steps))]
+    return spectrum_of(matrices, damping=damping, tol=tol, norms=norms, exact=exact)
+
+
+def spectrum_of(matrices: Sequence[Matrix], *, damping: float, tol: float, norms: bool, exact: bool) -> Spectrum:
+    """`leading_eigenvalue` of Jacobians that are at hand."""
+    found = [_measure(matrix.damped(damping), tol, norms=norms, exact=exact) for matrix in matrices]
     for sample in [row for row, (pair, *_) in enumerate(found) if pair is NOT_FOUND]:
         warnings.warn(
             f"the spectral radius of sample {sample} was not found in {RESTARTS} restarts of Arnoldi, because its "
@@ -119,11 +123,12 @@ def _measure(matrix: Matrix, tol: float, *, norms: bool, exact: bool) -> tuple[_
     if exact or matrix.rows.size <= SMALL:
         dense = matrix.dense()
         return _dense_pair(dense), float(np.linalg.norm(dense, 2)), (matrix.products, 0)
+    before = matrix.products
     pair = _arnoldi_pair(matrix, tol)
-    cost, size = matrix.products, math.nan
+    cost, size = matrix.products - before, math.nan
     if norms:
         size, _ = largest_singular_value(matrix.push, matrix.pull, matrix.rows.size, tol=tol)
-    return pair, size, (cost, matrix.products - cost)
+    return pair, size, (cost, matrix.products - before - cost)
 
 
 def _arnoldi_pair(matrix: Matrix, tol: float) -> _Pair:
