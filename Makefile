@@ -39,6 +39,7 @@ bench: .venv-bench/installed ## Measure engine, block and objective; ARGS="--rou
 	$(BENCH_RUN) benchmarks/run.py --harness "$(HARNESS)" $(ARGS)
 	$(BENCH_RUN) benchmarks/block_fusion.py $(ARGS)
 	$(BENCH_RUN) benchmarks/objective_cost.py $(ARGS)
+	$(BENCH_RUN) benchmarks/feature_store.py
 
 browser: ## Install the browser that the browser tests drive
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
@@ -67,7 +68,7 @@ clean: ## Remove the environments, caches and build outputs
 # Apart from .venv: TorchDEQ is there to be measured against, and nothing else may come to lean on it.
 .venv-bench/installed: pyproject.toml constraints.txt
 	$(call make_environment,.venv-bench)
-	$(BENCH_RUN) $(PIP_INSTALL) --editable . torchdeq==0.1.0
+	$(BENCH_RUN) $(PIP_INSTALL) --editable '.[offline]' torchdeq==0.1.0
 	@touch $@
 
 define make_environment

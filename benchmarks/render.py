@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -282,11 +283,36 @@ width {waiting["dim"]} with {waiting["depth"]} steps and both penalties, and {pa
 of `Concat`, the cheapest model there is; medians and quartiles over {waiting["steps"]} steps, in CPU time."""
 
 
+def offline_encoders(record: Record) -> str:
+    """Networks that pip installs, by a linear probe."""
+    about, encoders = record["versions"], record["encoders"]
+    asked = list(next(iter(encoders.values()))["accuracy"])
+    lines = [f"| encoder | {' | '.join(asked)} | CPU ms a picture |", "|---" * (len(asked) + 2) + "|"]
+    for name, x in encoders.items():
+        cells = [f"{100 * mean(values):.1f} ± {100 * stdev(values):.1f}" for values in x["accuracy"].values()]
+        lines.append(f"| {name} | {' | '.join(cells)} | {1000 * x['cpu_seconds_per_picture']:.0f} |")
+    called = [name for name, x in record["efficientnet minus mobilenet"].items() if x["called"]]
+    rows = "\n".join(lines)
+    return f"""## Picture encoders that pip installs
+
+Shape, colour and both of easy-VQA's pictures, in percent, by a linear classifier on the mean or the maximum of the
+tokens; {about["train"]} pictures to learn from, {about["test"]} others to be tested on, {about["draws"]} draws (mean and
+standard deviation), the same pictures for every encoder. Differences between the two networks that are called:
+{"; ".join(called) or "none"}. `cnn` is EfficientNet-Lite0 whatever this table says: the package of MobileNetV2's
+weights requires torch 1.6 and cannot be installed beside a current one.
+
+{rows}
+
+Measured with meq {about["meq"]}, torch {about["torch"]}, on one thread.
+"""
+
+
 SECTIONS: list[tuple[str, Callable[[Record], str]]] = [
     ("coupled_block", coupled_block),
     ("block_fusion", block_fusion),
     ("objective_cost", objective_cost),
     ("feature_store", feature_store),
+    ("offline_encoders", offline_encoders),
 ]
 
 INTRODUCTION = """# Benchmarks

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from meq.experiments.cli import app
+from meq.cli.study import study_app as app
 
 
 def run(*arguments: str | Path) -> tuple[int, str]:

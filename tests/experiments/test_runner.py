@@ -22,7 +22,7 @@ from meq.training import checkpoint
 
 QUIET = Console(quiet=True)
 TINY = make_study("statements-tiny")
-COMMAND = "import torch; torch.set_num_threads(1); from meq.experiments.cli import app; app()"
+COMMAND = "import torch; torch.set_num_threads(1); from meq.cli.study import study_app; study_app()"
 
 
 def weights(folder: Path) -> dict[tuple[str, int], str]:

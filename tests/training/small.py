@@ -15,6 +15,7 @@ from meq.data.metrics import ACCURACY
 from meq.models.base import FusionModel
 from meq.objectives import JacobianRange, Objective, ResidualCorrection
 from meq.training import TrainConfig, fit, seed_everything
+from meq.training.record import RunRecord
 
 WIDTHS = {"image": 5, "text": 4}
 PENALTIES = (JacobianRange(weight=0.5), ResidualCorrection(weight=0.3))
@@ -68,7 +69,7 @@ def small_config(**options: Any) -> TrainConfig:
 
 def train_small(
     folder: Path, *, resume: bool = False, dtype: torch.dtype = torch.float32, tol: float = 1e-3, **options: Any
-) -> dict[str, Any]:
+) -> RunRecord:
     """One whole run, the same every time."""
     seed_everything(3)
     model = small_model(dtype, damping="learned", tol=tol)

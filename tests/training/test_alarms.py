@@ -16,6 +16,7 @@ from meq.objectives.penalty import Measured
 from meq.training import Vitals, fit
 from meq.training.alarms import raised
 from meq.training.monitor import take_vitals
+from meq.training.record import RunRecord
 
 HEALTHY: dict[str, Any] = {
     "epoch": 0,
@@ -63,7 +64,7 @@ def test_an_alarm_carries_its_evidence_and_the_advice() -> None:
     assert "floor" in alarm.message
 
 
-def run(folder: Path, model: torch.nn.Module, **options: Any) -> dict[str, Any]:
+def run(folder: Path, model: torch.nn.Module, **options: Any) -> RunRecord:
     config = small_config(epochs=1, learning_rate=1e-6, **options)
     objective = Objective(penalties=PENALTIES)
     return fit(model, small_data(train=16, complete=True), objective, folder, config, console=Console(quiet=True))
@@ -98,19 +99,19 @@ def exploding() -> torch.nn.Module:
 
 def test_a_run_with_closed_gates_raises_identity_collapse_and_records_it(tmp_path: Path) -> None:
     record = run(tmp_path, closed_gates())
-    assert [alarm["kind"] for alarm in record["alarms"]] == ["identity collapse"]
-    assert record["status"] == "finished", "training goes on unless asked to stop"
-    assert record["alarms"][0]["evidence"]["jacobian_norm"] == pytest.approx(1, abs=1e-3)
+    assert [alarm["kind"] for alarm in record.alarms] == ["identity collapse"]
+    assert record.status == "finished", "training goes on unless asked to stop"
+    assert record.alarms[0]["evidence"]["jacobian_norm"] == pytest.approx(1, abs=1e-3)
 
 
 def test_a_run_whose_states_ignore_the_input_raises_fixed_point_collapse(tmp_path: Path) -> None:
     record = run(tmp_path, deaf_to_input())
-    assert "fixed-point collapse" in [alarm["kind"] for alarm in record["alarms"]]
+    assert "fixed-point collapse" in [alarm["kind"] for alarm in record.alarms]
 
 
 def test_a_run_can_be_asked_to_stop_at_an_alarm(tmp_path: Path) -> None:
     record = run(tmp_path, closed_gates(), stop_on_alarm=True)
-    assert record["status"] == "stopped by an alarm"
+    assert record.status == "stopped by an alarm"
 
 
 class Unsettling(ResidualCorrection):
@@ -126,9 +127,9 @@ def test_a_run_whose_residual_grows_raises_divergence(tmp_path: Path) -> None:
     config = small_config(epochs=4, learning_rate=0.02, decay="constant")
     objective = Objective(penalties=(Unsettling(weight=30.0),))
     record = fit(model, small_data(complete=True), objective, tmp_path, config, console=Console(quiet=True))
-    residuals = [vitals["residual"] for vitals in record["vitals"]]
+    residuals = [vitals["residual"] for vitals in record.vitals]
     assert residuals[-1] > 10 * residuals[0]
-    assert "divergence" in [alarm["kind"] for alarm in record["alarms"]]
+    assert "divergence" in [alarm["kind"] for alarm in record.alarms]
 
 
 def test_a_model_whose_iteration_explodes_raises_divergence() -> None:
@@ -143,9 +144,9 @@ def test_a_model_whose_iteration_explodes_raises_divergence() -> None:
 
 def test_a_healthy_run_raises_none(tmp_path: Path) -> None:
     record = train_small(tmp_path)
-    assert record["alarms"] == []
-    assert len(record["vitals"]) == 2
-    vitals = record["vitals"][-1]
+    assert record.alarms == ()
+    assert len(record.vitals) == 2
+    vitals = record.vitals[-1]
     assert 0 < vitals["gate"]["image"] < 1
     assert vitals["cross_self"]["text"] > 0
     assert vitals["radius"] > 0

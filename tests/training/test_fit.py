@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -51,19 +51,17 @@ def test_scalars_norms_and_biases_do_not_decay() -> None:
 
 def test_training_lowers_the_loss_and_records_what_happened(tmp_path: Path) -> None:
     record = train_small(tmp_path, epochs=6)
-    on_disk = asdict(read_record(tmp_path))
-    assert all(list(on_disk[name]) == record[name] for name in ("curves", "vitals", "alarms"))
-    assert all(on_disk[name] == record[name] for name in on_disk if name not in ("curves", "vitals", "alarms"))
-    assert record["status"] == "finished"
-    assert [entry["epoch"] for entry in record["curves"]] == list(range(6))
-    assert record["curves"][-1]["train_loss"] < record["curves"][0]["train_loss"]
-    assert record["selected"]["by"] == "best"
-    assert record["selected"]["value"] == max(entry["accuracy"] for entry in record["curves"])
-    assert set(record["metrics"]) == {"dev", "test"}
-    assert set(record["test"]) == {"accuracy", "loss"}
-    assert record["metrics"]["dev"]["accuracy"] == record["selected"]["value"], "the selected weights, once more"
-    assert record["data"]["fingerprint"] == small_data().fingerprint()
-    assert record["alarms"] == []
+    assert read_record(tmp_path) == record
+    assert record.status == "finished"
+    assert [entry["epoch"] for entry in record.curves] == list(range(6))
+    assert record.curves[-1]["train_loss"] < record.curves[0]["train_loss"]
+    assert record.selected.by == "best"
+    assert record.selected.value == max(entry["accuracy"] for entry in record.curves)
+    assert set(record.metrics) == {"dev", "test"}
+    assert set(record.metrics["test"]) == {"accuracy", "loss"}
+    assert record.metrics["dev"]["accuracy"] == record.selected.value, "the selected weights, once more"
+    assert record.data.fingerprint == small_data().fingerprint()
+    assert record.alarms == ()
 
 
 def test_every_labelled_split_is_scored_by_every_metric_and_an_unlabelled_one_is_not(tmp_path: Path) -> None:
@@ -73,8 +71,8 @@ def test_every_labelled_split_is_scored_by_every_metric_and_an_unlabelled_one_is
     data = replace(data, splits=splits, also=(Metric(name="share of yes", score=lambda logits, target: 0.25),))
     quiet = Console(quiet=True)
     record = fit(small_model(), data, Objective(), tmp_path, small_config(epochs=1), console=quiet)
-    assert set(record["metrics"]) == {"dev", "dev_unseen"}
-    assert all(set(found) == {"accuracy", "share of yes", "loss"} for found in record["metrics"].values())
+    assert set(record.metrics) == {"dev", "dev_unseen"}
+    assert all(set(found) == {"accuracy", "share of yes", "loss"} for found in record.metrics.values())
     assert {path.stem for path in (tmp_path / "predictions").iterdir()} == {"dev", "dev_unseen"}
 
 
@@ -82,7 +80,7 @@ def test_the_kept_weights_are_those_of_the_selected_epoch(tmp_path: Path) -> Non
     from safetensors.torch import load_file
 
     last = train_small(tmp_path / "last", select="last", epochs=3)
-    assert last["selected"]["epoch"] == 2
+    assert last.selected.epoch == 2
     kept = load_file(tmp_path / "last" / "model" / "model.safetensors")
     final = load_file(sorted((tmp_path / "last" / "checkpoints").glob("step-*"))[-1] / "model.safetensors")
     assert all(torch.equal(kept[name], x) for name, x in final.items())
@@ -146,8 +144,8 @@ def test_the_generators_state_survives_json() -> None:
 
 def bf16_run(folder: str) -> None:
     record = train_small(Path(folder), precision="bf16", tol=0.0)
-    assert record["status"] == "finished"
-    assert math.isfinite(record["curves"][-1]["train_loss"])
+    assert record.status == "finished"
+    assert math.isfinite(record.curves[-1]["train_loss"])
 
 
 def test_mixed_precision_trains(tmp_path: Path) -> None:

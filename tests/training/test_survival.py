@@ -29,11 +29,11 @@ def test_a_run_killed_at_twenty_random_moments_ends_with_the_same_bits(tmp_path:
 
 def test_the_same_seed_gives_the_same_run_twice(tmp_path: Path) -> None:
     first, second = train_small(tmp_path / "a"), train_small(tmp_path / "b")
-    assert first["curves"] == second["curves"]
+    assert first.curves == second.curves
     for name, x in weights(tmp_path / "a").items():
         assert torch.equal(weights(tmp_path / "b")[name], x), name
     third = train_small(tmp_path / "c", seed=5)
-    assert third["curves"] != first["curves"]
+    assert third.curves != first.curves
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_run_is_resumed_with_the_options_it_was_begun_with(tmp_path: Path) -> 
     train_small(tmp_path)
     with pytest.raises(TrainingError, match=r"cannot be resumed: its config differs in learning_rate"):
         train_small(tmp_path, resume=True, learning_rate=0.5)
-    assert train_small(tmp_path, resume=True)["status"] == "finished", "a finished run has nothing left to do"
+    assert train_small(tmp_path, resume=True).status == "finished", "a finished run has nothing left to do"
 
 
 def damage_newest(folder: Path, how: str) -> Path:

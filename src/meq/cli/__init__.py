@@ -8,6 +8,7 @@ import typer
 
 from meq.cli.data import data_app
 from meq.cli.encode import encode
+from meq.cli.study import study_app
 from meq.cli.train import train
 from meq.version import __version__
 
@@ -26,6 +27,7 @@ def root(version: Annotated[bool, typer.Option("--version", callback=_version, i
 
 
 app.add_typer(data_app, name="data")
+app.add_typer(study_app, name="study")
 app.command()(encode)
 app.command()(train)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -29,6 +29,7 @@ from meq.cli.asking import (
 from meq.cli.errors import errors_in_words
 from meq.training.config import TrainConfig
 from meq.training.recipes import ARMS, prepare, train_arm
+from meq.training.record import RunRecord
 
 
 def train(
@@ -47,6 +48,7 @@ def train(
     text_encoder: TextEncoder = None,
     region_encoder: RegionEncoder = None,
     store: Annotated[Path | None, typer.Option(help="Feature store: what is encoded once is kept here.")] = None,
+    standardise: Annotated[bool, typer.Option(help="Standardise numbers that come with the data, by train.")] = True,
     arm: Annotated[str, typer.Option(help=f"The model: {', '.join(ARMS)}.")] = "meq",
     dim: Annotated[int, typer.Option(help="Width of the states.")] = 64,
     heads: Annotated[int, typer.Option(help="Attention heads.")] = 4,
@@ -87,21 +89,30 @@ def train(
         shape = {"dim": dim, "heads": heads, "steps": steps, "dropout": dropout}
         asked = request(data, root, (image, text, vector), (label, split, group), set_)
         encoders = {"image": image_encoder, "text": text_encoder, "regions": region_encoder}
-        prepared = prepare(asked, encoders, store=store, skip_bad=skip_bad)
-        record = train_arm(prepared, arm, out, config, shape, lambda_j=lambda_j, lambda_f=lambda_f, resume=resume)
+        prepared, provenance = prepare(asked, encoders, store=store, skip_bad=skip_bad, standardised=standardise)
+        record = train_arm(
+            prepared,
+            arm,
+            out,
+            config,
+            shape,
+            lambda_j=lambda_j,
+            lambda_f=lambda_f,
+            resume=resume,
+            provenance=provenance,
+        )
         if record is not None:
             _show(record, out)
 
 
-def _show(record: dict[str, Any], out: Path) -> None:
-    selected, metric = record["selected"], record["selected"]["metric"]
-    table = Table(title=f"{record['model']['model']} on {record['data']['name']}: {record['status']}")
+def _show(record: RunRecord, out: Path) -> None:
+    selected, metric = record.selected, record.selected.metric
+    table = Table(title=f"{record.model['model']} on {record.data.name}: {record.status}")
     for column in ("split", metric, "weights"):
         table.add_column(column)
-    weights = f"{selected['by']} epoch on {selected['split']} ({selected['epoch']})"
-    table.add_row(selected["split"], f"{selected['value']:.4f}", weights)
-    if record["test"] is not None:
-        table.add_row("test", f"{record['test'][metric]:.4f}", weights)
+    weights = f"{selected.by} epoch on {selected.split} ({selected.epoch})"
+    for split, found in record.metrics.items():
+        table.add_row(split, f"{found[metric]:.4f}", weights)
     console = Console()
     console.print(table)
-    console.print(f"alarms: {len(record['alarms'])}; record: {out / 'record.json'}; model: {out / 'model'}")
+    console.print(f"alarms: {len(record.alarms)}; record: {out / 'record.json'}; model: {out / 'model'}")

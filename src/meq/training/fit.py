@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -70,7 +69,7 @@ def fit(
     *,
     resume: bool = False,
     console: Console | None = None,
-) -> dict[str, Any]:
+) -> RunRecord:
     """Train, validate every epoch, keep the selected weights in `folder/model`; returns the record, also on disk."""
     return Training(model, data, objective, folder, config, console).run(resume=resume)
 
@@ -123,7 +122,7 @@ class Training:
         self.schedule = Schedule(total_steps=total, peak=config.learning_rate, warmup=config.warmup, decay=config.decay)
         self.bar = LiveBar(total, shown=self.main, console=console)
 
-    def run(self, *, resume: bool) -> dict[str, Any]:
+    def run(self, *, resume: bool) -> RunRecord:
         self._begin(resume)
         try:
             record = self._run()
@@ -135,8 +134,7 @@ class Training:
             raise
         self._write_record(record)
         self.accelerator.end_training()
-        lists = {name: list(getattr(record, name)) for name in ("curves", "vitals", "alarms")}
-        return {**asdict(record), **lists, "test": record.metrics.get("test")}
+        return record
 
     def _run(self) -> RunRecord:
         started = time.monotonic() - self.progress.seconds

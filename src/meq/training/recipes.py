@@ -14,12 +14,14 @@ from meq.core.options import nearest
 from meq.data.contract import DataSet
 from meq.data.findings import Findings, OnBad
 from meq.data.request import DataRequest
+from meq.data.standardise import standardise
 from meq.encoders.choice import encoders_by_kind
 from meq.encoders.encode import encode
 from meq.models.base import FusionModel
 from meq.objectives import JacobianRange, Objective, ResidualCorrection
 from meq.training.config import TrainConfig
 from meq.training.fit import Training
+from meq.training.record import Provenance, RunRecord
 from meq.training.seeds import seed_everything
 
 ARMS: Mapping[str, tuple[Callable[..., FusionModel], dict[str, Any]]] = {
@@ -40,15 +42,22 @@ def prepare(
     *,
     store: Path | None = None,
     skip_bad: bool = False,
-) -> DataSet:
-    """The data set that was asked for, read and encoded; `encoders` maps kinds of content to encoders' names.
+    standardised: bool = True,
+) -> tuple[DataSet, Provenance]:
+    """The data set that was asked for, read and encoded, and where its features come from.
 
-    What has no encoder of its own gets the built-in one of its kind.
+    `encoders` maps kinds of content to encoders' names; what has none of its own gets the built-in one of its kind.
+    Numbers that come with the data are standardised by the train split; what encoders make is left as it is.
     """
     on_bad: OnBad = "skip" if skip_bad else "raise"
-    data = request.open(Findings(on_bad))
+    data, statistics = request.open(Findings(on_bad)), None
+    if standardised and any(modality.kind == "features" for modality in data.modalities.values()):
+        data, statistics = standardise(data)
     chosen = encoders_by_kind(data, encoders)
-    return encode(data, chosen, store=store, on_bad=on_bad) if chosen else data
+    if not chosen:
+        return data, Provenance(standardisation=statistics)
+    encoded = encode(data, chosen, store=store, on_bad=on_bad)
+    return encoded, Provenance(source_fingerprint=data.fingerprint(), standardisation=statistics)
 
 
 def make_model(arm: str, data: DataSet, shape: Mapping[str, Any]) -> FusionModel:
@@ -73,13 +82,14 @@ def train_arm(
     lambda_j: float,
     lambda_f: float,
     resume: bool,
-) -> dict[str, Any] | None:
+    provenance: Provenance | None = None,
+) -> RunRecord | None:
     """Train; the record on the first process, None on the others."""
     seed_everything(config.seed)
     model = make_model(arm, data, shape)
     penalties = (JacobianRange(weight=lambda_j), ResidualCorrection(weight=lambda_f))
     objective = Objective(task=data.head, penalties=penalties if model.operator is not None else ())
-    training = Training(model, data, objective, folder, config)
+    training = Training(model, data, objective, folder, config, provenance=provenance)
     record = training.run(resume=resume)
     return record if training.main else None
 
