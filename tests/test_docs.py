@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -98,14 +99,24 @@ def broken_links(page: Path, root: Path) -> list[str]:
     return broken
 
 
+def write_table(folder: Path) -> None:
+    """photos.csv, as the pages speak of it: pictures, captions and labels of the reader's own."""
+    rows = ["photo,caption,y"]
+    for number in range(20):
+        Image.new("RGB", (32, 24), ("red", "blue")[number % 2]).save(folder / f"{number}.png")
+        rows.append(f"{number}.png,picture {number},{('warm', 'cold')[number % 2]}")
+    (folder / "photos.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+
+
 @pytest.fixture
 def scratch(tmp_path, monkeypatch) -> ModuleType:
-    """An empty module for the blocks of one page, run from an empty folder with a fixed seed."""
+    """An empty module for the blocks of one page, run with a fixed seed from a folder that holds a reader's table."""
     # In sys.modules, since dataclasses and pickle look a class up by the name of its module.
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)
-    folder = tmp_path / "empty"
+    folder = tmp_path / "here"
     folder.mkdir()
+    write_table(folder)
     monkeypatch.chdir(folder)
     torch.manual_seed(0)
     return module
