@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from meq.cli import app
 from meq.data import DATA_SETS
+from meq.experiments import load_run
 
 SCENES = ["scenes", "--set", "train=18", "--set", "dev=18", "--set", "test=18"]
 
@@ -121,3 +122,23 @@ def test_a_table_trains_from_pictures_and_texts(tmp_path: Path) -> None:
     code, output = run("train", str(path), *COLUMNS, "--out", str(tmp_path / "run"), *small)
     assert code == 0, output
     assert "finished" in output
+
+
+@pytest.mark.parametrize("standardise", [True, False])
+def test_numbers_of_a_table_are_standardised_by_train_and_the_statistics_stay_with_the_run(
+    standardise: bool, tmp_path: Path
+) -> None:
+    rows = [f'{{"a": [{k}, {1000 + k % 3}], "b": [{k % 2}], "y": "{"yes" if k % 2 else "no"}"}}' for k in range(40)]
+    path = tmp_path / "numbers.jsonl"
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    small = ["--epochs", "1", "--dim", "8", "--heads", "2", "--steps", "2", "--batch-size", "8"]
+    columns = ["--vector", "a", "--vector", "b", "--label", "y"]
+    option = "--standardise" if standardise else "--no-standardise"
+    code, output = run("train", str(path), *columns, "--out", str(tmp_path / "run"), option, *small)
+    assert code == 0, output
+    statistics = load_run(tmp_path / "run").task.standardisation
+    if standardise:
+        assert statistics is not None
+        assert statistics.mean["a"][1] == pytest.approx(1001, abs=0.5)
+    else:
+        assert statistics is None
