@@ -23,7 +23,7 @@ from meq.encoders import default_encoders, encode
 from meq.training import TrainConfig, fit, seed_everything
 from meq.viz.listing import save_sheet
 
-STEPS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
+STEPS = (0, 1, 2, 3, 4, 5, 6, 9, 12)
 """Up to twice the read depth: what happens when the iteration goes on longer than it was trained for?"""
 
 
@@ -36,7 +36,7 @@ def main() -> None:
     console.print(f"The data, drawn: {folder / 'scenes.png'}")
     data = encode(scenes, default_encoders(scenes))
     seed_everything(0)
-    model = meq.MutualEquilibrium(widths=data.widths, classes=3, dim=64, heads=4, steps=8)
+    model = meq.MutualEquilibrium(widths=data.widths, classes=3, dim=64, heads=4, steps=6, hidden=128, head_width=128)
     objective = meq.Objective(penalties=(meq.JacobianRange(weight=0.5), meq.ResidualCorrection(weight=0.3)))
     console.print(
         f"Training a mutual equilibrium of {model.count_parameters():,} parameters on {len(data.splits['train']):,} "

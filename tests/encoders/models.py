@@ -1,4 +1,4 @@
-"""Small randomly initialised models in the Hugging Face layout, and pictures, for the tests of encoders."""
+"""Small randomly initialised models in the Hugging Face layout, pictures and tones, for the tests of encoders."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from scipy.io import wavfile
 
 from meq.data.content import DrawnPicture
 from meq.encoders.pretrained import quiet
@@ -86,3 +87,32 @@ def square_at(size: tuple[int, int], box: tuple[int, int, int, int] | None) -> D
     if box is not None:
         image.paste("white", box)
     return DrawnPicture(f"square at {box}", lambda: image)
+
+
+def save_wav2vec2(folder: Path, *, rate: int = 16000) -> Path:
+    """A token per 20 samples, from frames of 40."""
+    from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
+
+    torch.manual_seed(3)
+    config = Wav2Vec2Config(
+        num_hidden_layers=2,
+        conv_dim=(16, 16),
+        conv_stride=(10, 2),
+        conv_kernel=(20, 3),
+        num_conv_pos_embeddings=8,
+        num_conv_pos_embedding_groups=2,
+        **SHAPE,
+    )
+    with quiet():
+        Wav2Vec2Model(config).save_pretrained(folder)
+        Wav2Vec2FeatureExtractor(sampling_rate=rate, return_attention_mask=False).save_pretrained(folder)
+    return folder
+
+
+def write_tone(path: Path, pitch: float, *, seconds: float = 0.25, rate: int = 16000) -> Path:
+    """A tone of that pitch that swells and fades, 16 bits, one channel."""
+    time = np.arange(round(seconds * rate)) / rate
+    tone = 0.5 * np.sin(2 * np.pi * pitch * time) * np.sin(np.pi * time / seconds)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    wavfile.write(path, rate, (tone * 32767).astype(np.int16))
+    return path

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-from encoders.models import noise, save_bert, save_clip
+from encoders.models import noise, save_bert, save_clip, save_wav2vec2
 
 from meq.data.content import Regions
 from meq.encoders.builtin import Patches, Words
 from meq.encoders.catalogue import ENCODERS, KINDS, make_encoder
 from meq.encoders.pretrained import EncoderError
 from meq.encoders.regions import PictureRegions
+from meq.encoders.transformer_audio import TransformerAudio
 from meq.encoders.transformer_image import TransformerImage
 from meq.encoders.transformer_text import TransformerText
 
@@ -81,3 +82,12 @@ def test_regions_can_be_encoded_offline() -> None:
     made = encoder([Regions(picture=noise(60, 50), boxes=((0.0, 0.0, 30.0, 50.0),), names=("thing",))])[0]
     assert made.features.shape == (2, 1280)
     assert encoder.name == "efficientnet-lite0 regions"
+
+
+@needs_transformers
+def test_sounds_are_read_by_a_folder_or_by_what_lies_on_the_hub(tmp_path: Path) -> None:
+    assert isinstance(make_encoder(str(save_wav2vec2(tmp_path / "small")), "audio"), TransformerAudio)
+    with pytest.raises(EncoderError, match=r"wav2vec2-base-960h: its weights are not here.*: none for sounds"):
+        make_encoder("wav2vec2", "audio")
+    with pytest.raises(EncoderError, match=r"'clip' reads image or regions or text, not audio: take 'wav2vec2'"):
+        make_encoder("clip", "audio")

@@ -21,10 +21,11 @@ Data = Annotated[
     str, typer.Argument(help=f"A data set ({', '.join(DATA_SETS)}), or a table: .csv, .tsv, .jsonl, .parquet.")
 ]
 Root = Annotated[
-    Path | None, typer.Argument(help="The data set's folder; for a table, the folder its picture paths start from.")
+    Path | None, typer.Argument(help="The data set's folder; for a table, the folder its paths start from.")
 ]
 Images = Annotated[list[str] | None, typer.Option("--image", help="Column of picture paths; repeatable.")]
 Texts = Annotated[list[str] | None, typer.Option("--text", help="Column of texts; repeatable.")]
+Audios = Annotated[list[str] | None, typer.Option("--audio", help="Column of paths of WAV files; repeatable.")]
 Vectors = Annotated[list[str] | None, typer.Option("--vector", help="Column of numbers, or audio_*; repeatable.")]
 Label = Annotated[str | None, typer.Option(help="Column of labels.")]
 Split = Annotated[str | None, typer.Option(help="Column that says train, dev or test; else seeded fractions.")]
@@ -36,24 +37,26 @@ SkipBad = Annotated[bool, typer.Option(help="Leave bad rows out and count them, 
 ImageEncoder = Annotated[str | None, typer.Option(help=f"For pictures: {_named('image')}.")]
 TextEncoder = Annotated[str | None, typer.Option(help=f"For texts: {_named('text')}.")]
 RegionEncoder = Annotated[str | None, typer.Option(help=f"For regions of pictures: {_named('regions')}.")]
+AudioEncoder = Annotated[str | None, typer.Option(help=f"For sounds: {_named('audio')}.")]
 Debug = Annotated[bool, typer.Option(help="Show the traceback of an error.")]
 
 
 def request(
     data: str,
     root: Path | None,
-    columns: tuple[list[str] | None, list[str] | None, list[str] | None],
+    columns: tuple[list[str] | None, list[str] | None, list[str] | None, list[str] | None],
     places: tuple[str | None, str | None, str | None],
     settings: list[str] | None,
 ) -> DataRequest:
-    """What was asked for: columns are (images, texts, vectors), places are (label, split, group)."""
-    images, texts, vectors = (tuple(names or ()) for names in columns)
+    """What was asked for: columns are (images, texts, audios, vectors), places are (label, split, group)."""
+    images, texts, audios, vectors = (tuple(names or ()) for names in columns)
     label, split, group = places
     return DataRequest(
         data=data,
         root=root,
         images=images,
         texts=texts,
+        audios=audios,
         vectors=vectors,
         label=label,
         split=split,

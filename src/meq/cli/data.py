@@ -9,7 +9,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from meq.cli.asking import Data, Debug, Group, Images, Label, Root, Settings, SkipBad, Split, Texts, Vectors, request
+from meq.cli.asking import (
+    Audios,
+    Data,
+    Debug,
+    Group,
+    Images,
+    Label,
+    Root,
+    Settings,
+    SkipBad,
+    Split,
+    Texts,
+    Vectors,
+    request,
+)
 from meq.cli.errors import errors_in_words
 from meq.data.check import inspect_data
 from meq.data.findings import Findings
@@ -37,17 +51,18 @@ def check(
     root: Root = None,
     image: Images = None,
     text: Texts = None,
+    audio: Audios = None,
     vector: Vectors = None,
     label: Label = None,
     split: Split = None,
     group: Group = None,
     set_: Settings = None,
-    decode: Annotated[bool, typer.Option(help="Decode every picture, or only read its head.")] = True,
+    decode: Annotated[bool, typer.Option(help="Decode every picture and sound, or only read its head.")] = True,
     debug: Debug = False,
 ) -> None:
     """Walk a data set: what is there, what is missing, what is wrong, and where. Fails if something is wrong."""
     with errors_in_words(debug):
-        asked = request(data, root, (image, text, vector), (label, split, group), set_)
+        asked = request(data, root, (image, text, audio, vector), (label, split, group), set_)
         inspection = inspect_data(asked, decode=decode)
         print(inspection)
     raise typer.Exit(0 if inspection.ok else 1)
@@ -59,6 +74,7 @@ def show(
     root: Root = None,
     image: Images = None,
     text: Texts = None,
+    audio: Audios = None,
     vector: Vectors = None,
     label: Label = None,
     split: Split = None,
@@ -73,7 +89,7 @@ def show(
 ) -> None:
     """Print a few examples, and draw them with --out."""
     with errors_in_words(debug):
-        asked = request(data, root, (image, text, vector), (label, split, group), set_)
+        asked = request(data, root, (image, text, audio, vector), (label, split, group), set_)
         opened = asked.open(Findings("skip" if skip_bad else "raise"))
         examples = choose_examples(opened, part, count, seed=seed)
         print(describe_examples(opened, examples))

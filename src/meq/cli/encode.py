@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from meq.cli.asking import (
+    AudioEncoder,
+    Audios,
     Data,
     Debug,
     Group,
@@ -47,6 +49,7 @@ def encode(
     root: Root = None,
     image: Images = None,
     text: Texts = None,
+    audio: Audios = None,
     vector: Vectors = None,
     label: Label = None,
     split: Split = None,
@@ -55,6 +58,7 @@ def encode(
     image_encoder: ImageEncoder = None,
     text_encoder: TextEncoder = None,
     region_encoder: RegionEncoder = None,
+    audio_encoder: AudioEncoder = None,
     dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float16",
     batch_size: Annotated[int, typer.Option(help="Contents that an encoder reads at once.")] = 32,
     device: Annotated[str | None, typer.Option(help="Where encoders run; an accelerator if there is one.")] = None,
@@ -63,16 +67,17 @@ def encode(
     on_damage: Annotated[str, typer.Option(help="What damage leads to: encode (again) or raise.")] = "encode",
     debug: Debug = False,
 ) -> None:
-    """Fill a feature store: every picture and text once. Interrupt it as you like, the same command goes on.
+    """Fill a feature store: every picture, text and sound once. Interrupt it as you like, the same command goes on.
 
-    Without a name, the built-in encoders are used: patches and words. A name with a slash is a model on the Hub.
+    Without a name, the built-in encoders are used: patches and words; there is none for sounds. A name with a slash is
+    a model on the Hub.
 
     Many processes share the work: torchrun --nproc-per-node 2 -m meq encode ...
     """
     with errors_in_words(debug, hint="what was encoded is kept, and the same command goes on from there"):
         place = FeatureStore(folder=store, dtype=dtype, verify=verify, on_damage=on_damage)  # type: ignore[arg-type]
-        asked = request(data, root, (image, text, vector), (label, split, group), set_)
-        chosen = {"image": image_encoder, "text": text_encoder, "regions": region_encoder}
+        asked = request(data, root, (image, text, audio, vector), (label, split, group), set_)
+        chosen = {"image": image_encoder, "text": text_encoder, "regions": region_encoder, "audio": audio_encoder}
         fill_store(asked, place, chosen, on_bad="skip" if skip_bad else "raise", batch_size=batch_size, device=device)
 
 

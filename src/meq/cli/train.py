@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from meq.cli.asking import (
+    AudioEncoder,
+    Audios,
     Data,
     Debug,
     Group,
@@ -38,6 +40,7 @@ def train(
     root: Root = None,
     image: Images = None,
     text: Texts = None,
+    audio: Audios = None,
     vector: Vectors = None,
     label: Label = None,
     split: Split = None,
@@ -47,6 +50,7 @@ def train(
     image_encoder: ImageEncoder = None,
     text_encoder: TextEncoder = None,
     region_encoder: RegionEncoder = None,
+    audio_encoder: AudioEncoder = None,
     store: Annotated[Path | None, typer.Option(help="Feature store: what is encoded once is kept here.")] = None,
     standardise: Annotated[bool, typer.Option(help="Standardise numbers that come with the data, by train.")] = True,
     arm: Annotated[str, typer.Option(help=f"The model: {', '.join(ARMS)}.")] = "meq",
@@ -87,8 +91,8 @@ def train(
             trackers=tuple(tracker or ()),
         )
         shape = {"dim": dim, "heads": heads, "steps": steps, "dropout": dropout}
-        asked = request(data, root, (image, text, vector), (label, split, group), set_)
-        encoders = {"image": image_encoder, "text": text_encoder, "regions": region_encoder}
+        asked = request(data, root, (image, text, audio, vector), (label, split, group), set_)
+        encoders = {"image": image_encoder, "text": text_encoder, "regions": region_encoder, "audio": audio_encoder}
         prepared, provenance = prepare(asked, encoders, store=store, skip_bad=skip_bad, standardised=standardise)
         record = train_arm(
             prepared,

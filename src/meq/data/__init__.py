@@ -1,6 +1,7 @@
 """Data sets behind one contract: examples, splits, labels, metric, collation, fingerprint."""
 
 from meq.data.contract import (
+    AUDIO,
     IMAGE,
     REGIONS,
     TEXT,
@@ -17,6 +18,7 @@ from meq.data.findings import DataError, Findings
 from meq.data.registry import DATA_SETS, open_data
 
 __all__ = [
+    "AUDIO",
     "DATA_SETS",
     "IMAGE",
     "REGIONS",

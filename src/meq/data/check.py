@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meq.data.content import Content, Picture, PictureFile, Regions
+from meq.data.content import Content, Picture, PictureFile, Regions, SoundFile
 from meq.data.contract import DataSet, Example
 from meq.data.findings import DataError, Finding, Findings
 from meq.data.masks import MaskFile, picture_size
@@ -63,6 +63,8 @@ class Inspection:
     absent: tuple[str, ...]
     problems: tuple[Problem, ...]
     facts: Mapping[str, Any] = field(default_factory=dict)
+    sounds: int = 0
+    """Distinct sounds that were looked at."""
 
     @property
     def ok(self) -> bool:
@@ -82,8 +84,8 @@ def check(name: str, root: Path | str | None = None, *, decode: bool = True, **o
 def inspect_data(request: DataRequest, *, decode: bool = True) -> Inspection:
     """Walk a data set and say what is there, missing and wrong.
 
-    One example at a time: each distinct picture is decoded once (or its head read, without `decode`) and let go. A
-    folder that cannot be read at all is a DataError.
+    One example at a time: each distinct picture or sound is decoded once (or its head read, without `decode`) and let
+    go. A folder that cannot be read at all is a DataError.
     """
     findings = _FirstPlaces("skip")
     data = request.open(findings)
@@ -102,6 +104,7 @@ def inspect_data(request: DataRequest, *, decode: bool = True) -> Inspection:
         absent=tuple(findings.absent),
         problems=_problems(findings),
         facts=data.facts,
+        sounds=len(walk.heard),
     )
 
 
@@ -130,6 +133,7 @@ class _Walk:
     findings: Findings
     decode: bool
     seen: set[str] = field(default_factory=set)
+    heard: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)
     masks: set[str] = field(default_factory=set)
 
@@ -187,7 +191,7 @@ class _Walk:
                 if str(fact.picture) not in self.broken:  # a mask is measured against its picture
                     self._try("broken mask", fact)
 
-    def _look_at(self, part: Tensor | str | Picture, name: str, place: str) -> None:
+    def _look_at(self, part: Tensor | str | Picture | SoundFile, name: str, place: str) -> None:
         if isinstance(part, str):
             if not part.strip():
                 self.findings.report("empty text", f"{name!r} is empty", file=place)
@@ -195,21 +199,27 @@ class _Walk:
             if str(part) not in self.seen:
                 self.seen.add(str(part))
                 self._try("broken picture", part)
+        elif isinstance(part, SoundFile):
+            if str(part) not in self.heard:
+                self.heard.add(str(part))
+                self._try("broken sound", part)
         elif bad := int((~torch.isfinite(part)).sum()):
             self.findings.report("not finite", f"{name!r} holds {bad} values that are not finite", file=place)
 
-    def _try(self, kind: str, file: Picture | MaskFile) -> None:
+    def _try(self, kind: str, file: Picture | MaskFile | SoundFile) -> None:
         try:
             if self.decode:
                 file.open()
             elif isinstance(file, PictureFile):
                 picture_size(file)
+            elif isinstance(file, SoundFile):
+                file.seconds()
         except DataError as error:
             self.broken.add(str(file))
             self.findings.report(kind, str(error).removeprefix(f"{file}: "), file=str(file))
 
 
-def _parts(content: Content) -> Iterator[Tensor | str | Picture]:
+def _parts(content: Content) -> Iterator[Tensor | str | Picture | SoundFile]:
     if isinstance(content, tuple):
         for choice in content:
             yield from _parts(choice)
@@ -229,9 +239,11 @@ def _page(found: Inspection) -> Iterator[str]:
         yield f"  {name:<{width}}  {split.examples:>9,} examples  {_labels(split)}".rstrip()
         for modality, count in split.without.items():
             yield f"  {'':<{width}}  {count:>9,} of them without {modality!r}"
+    how = "decoded" if found.decoded else "heads read, not decoded"
     if found.pictures:
-        how = "decoded" if found.decoded else "heads read, not decoded"
         yield f"  {found.pictures:,} different pictures ({how})"
+    if found.sounds:
+        yield f"  {found.sounds:,} different sounds ({how})"
     yield from _facts(found.facts)
     for each in found.absent:
         yield f"  absent: {each}"

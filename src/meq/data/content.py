@@ -1,23 +1,30 @@
-"""What an example holds before it is encoded: pictures that are opened when needed, regions in them, texts."""
+"""What an example holds before it is encoded: pictures and sounds that are opened when needed, regions, texts."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import struct
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+from jaxtyping import Float
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from meq.data.findings import DataError
+from meq.data.wav import read_head, read_wav
 
 MAX_PIXELS = 80_000_000
 """A picture that says it is larger is refused before it is decoded: a few kilobytes can unpack to gigabytes."""
+
+
+Read = TypeVar("Read")
 
 
 class Picture(ABC):
@@ -68,9 +75,7 @@ class PictureFile(Picture):
 
     def checked_path(self) -> Path:
         """The path, if it leads to a place below the root."""
-        if not self.path.resolve().is_relative_to(self.root.resolve()):
-            raise DataError(f"{self.path}: leads outside of {self.root}, and is not followed")
-        return self.path
+        return _below(self.root, self.path)
 
     def _check_size(self, image: Image.Image) -> None:
         if image.width * image.height > MAX_PIXELS:
@@ -102,6 +107,40 @@ class DrawnPicture(Picture):
 
 
 @dataclass(frozen=True, slots=True)
+class SoundFile:
+    """A sound on disk, a WAV file below the folder of its data set."""
+
+    path: Path
+    root: Path
+    """Nothing outside this folder is read, whatever the path or a symlink says."""
+
+    def open(self) -> tuple[Float[np.ndarray, " T"], int]:
+        """All samples, between -1 and 1 and of one channel, and how many there are per second."""
+        return self._read(read_wav)
+
+    def seconds(self) -> float:
+        """How long it is, by its head."""
+        return self._read(read_head).seconds
+
+    def fingerprint(self) -> str:
+        """A hash of the content: two sounds with the same one are the same sound."""
+        return self._read(lambda path: hashlib.sha256(path.read_bytes()).hexdigest())
+
+    def _read(self, read: Callable[[Path], Read]) -> Read:
+        try:
+            return read(_below(self.root, self.path))
+        except DataError:
+            raise
+        except FileNotFoundError as error:
+            raise DataError(f"{self.path}: the sound is missing") from error
+        except (OSError, ValueError, struct.error) as error:
+            raise DataError(f"{self.path}: not a readable sound: {error}") from error
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+@dataclass(frozen=True, slots=True)
 class Regions:
     """Boxes in a picture, each with a name: the tokens of a region encoder."""
 
@@ -111,8 +150,8 @@ class Regions:
     names: tuple[str, ...]
 
 
-Content = Tensor | tuple[Tensor, ...] | str | tuple[str, ...] | Picture | Regions
-"""Ready features (N W) or (W), a text, one of these per choice, a picture, or regions of one."""
+Content = Tensor | tuple[Tensor, ...] | str | tuple[str, ...] | Picture | SoundFile | Regions
+"""Ready features (N W) or (W), a text, one of these per choice, a picture, a sound, or regions of a picture."""
 
 
 def fingerprint_of(content: Content) -> bytes:
@@ -128,6 +167,13 @@ def fingerprint_of(content: Content) -> bytes:
     else:
         data = content.fingerprint().encode()
     return hashlib.sha256(data).digest()
+
+
+def _below(root: Path, path: Path) -> Path:
+    """The path, if it leads to a place below the root."""
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise DataError(f"{path}: leads outside of {root}, and is not followed")
+    return path
 
 
 class PictureFolder:

@@ -28,14 +28,15 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class Modality:
-    """What a modality's content is: pictures, regions and texts are encoded before a model sees them."""
+    """What a modality's content is: pictures, regions, texts and sounds are encoded before a model sees them."""
 
-    kind: Literal["features", "image", "regions", "text"] = "features"
+    kind: Literal["features", "image", "regions", "text", "audio"] = "features"
     width: int | None = None
     """Numbers per token, for features."""
 
 
 IMAGE, REGIONS, TEXT = Modality(kind="image"), Modality(kind="regions"), Modality(kind="text")
+AUDIO = Modality(kind="audio")
 
 
 def features(width: int) -> Modality:

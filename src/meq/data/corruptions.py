@@ -95,8 +95,9 @@ def _worse(content: Content, corruption: Corruption, stream: str, size: int) -> 
         scale = partial(_scaled_box, scale=_scale(content.picture.open(), size))
         picture = CorruptedPicture(content.picture, corruption, stream if corruption.is_random else "", size)
         return replace(content, picture=picture, boxes=tuple(map(scale, content.boxes)))
-    choices: Any = tuple(_worse(each, corruption, f"{stream}/{place}", size) for place, each in enumerate(content))
-    return choices
+    choices: Any = content  # no corruption reads sounds or features: what is left is a tuple
+    worse: Any = tuple(_worse(each, corruption, f"{stream}/{place}", size) for place, each in enumerate(choices))
+    return worse
 
 
 def _generator(stream: str) -> np.random.Generator:

@@ -24,9 +24,10 @@ class DataRequest:
     data: str
     """A name that `meq data list` shows, or the path of a CSV, JSONL or Parquet file."""
     root: Path | None = None
-    """The data set's folder; for a table the folder that its picture paths start from."""
+    """The data set's folder; for a table the folder that the paths of its pictures and sounds start from."""
     images: Sequence[str] = ()
     texts: Sequence[str] = ()
+    audios: Sequence[str] = ()
     vectors: Sequence[str] = ()
     label: str | None = None
     split: str | None = None
@@ -41,22 +42,23 @@ class DataRequest:
             return open_data(self.data, self.root, findings=findings, **self.options)
         if self.label is None:
             raise DataError(f"{self.data}: name the column that holds the labels (--label)")
-        if not (self.images or self.texts or self.vectors):
+        if not (self.images or self.texts or self.audios or self.vectors):
             raise DataError(
-                f"{self.data}: name at least one column to learn from (--image, --text, --vector; two or more for a "
-                "mutual equilibrium)"
+                f"{self.data}: name at least one column to learn from (--image, --text, --audio, --vector; two or more "
+                "for a mutual equilibrium)"
             )
-        columns = {"images": self.images, "texts": self.texts, "vectors": self.vectors}
+        columns = {"images": self.images, "texts": self.texts, "audios": self.audios, "vectors": self.vectors}
         placed = {"label": self.label, "split": self.split, "group": self.group, "root": self.root}
         return table(Path(self.data), **columns, **placed, findings=findings, **self.options)  # type: ignore[arg-type]
 
     def _check_no_columns(self) -> None:
         if self.data not in registry.DATA_SETS:
             raise DataError(
-                f"there is no data set {self.data!r}: {nearest(self.data, registry.DATA_SETS)} Or give a table of your own: a "
-                "path that ends in .csv, .tsv, .jsonl or .parquet."
+                f"there is no data set {self.data!r}: {nearest(self.data, registry.DATA_SETS)} Or give a table of your "
+                "own: a path that ends in .csv, .tsv, .jsonl or .parquet."
             )
-        named = [name for name in ("images", "texts", "vectors", "label", "split", "group") if getattr(self, name)]
+        columns = ("images", "texts", "audios", "vectors", "label", "split", "group")
+        named = [name for name in columns if getattr(self, name)]
         if named:
             raise DataError(f"{self.data!r} knows its own columns: leave out {', '.join(named)}")
 

@@ -1,9 +1,9 @@
-"""Any table of yours as a data set: a CSV, JSONL or Parquet file with columns of pictures, texts and numbers.
+"""Any table of yours as a data set: a CSV, JSONL or Parquet file with columns of pictures, texts, sounds and numbers.
 
     table("data.csv", images="photo", texts="caption", label="y")
 
-Each column becomes a modality of its name, and an empty cell a missing modality. Nothing is decoded here: pictures are
-looked up, and opened when they are needed.
+Each column becomes a modality of its name, and an empty cell a missing modality. Nothing is decoded here: pictures and
+sounds are looked up, and opened when they are needed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,15 @@ from meq.core.options import checked_options
 from meq.data.contract import DataSet, Modality, Rows
 from meq.data.findings import DataError, Findings
 from meq.data.splitting import FRACTIONS, split_by_fractions, torn_apart
-from meq.data.table_cells import ImageColumn, ModalityColumn, TextColumn, VectorColumn, modality_named
+from meq.data.table_cells import (
+    AudioColumn,
+    FileColumn,
+    ImageColumn,
+    ModalityColumn,
+    TextColumn,
+    VectorColumn,
+    modality_named,
+)
 from meq.data.table_files import TableFile, open_table
 from meq.data.table_labels import make_task
 from meq.data.table_pictures import Pictures
@@ -33,6 +41,7 @@ def table(
     label: str,
     images: Names = (),
     texts: Names = (),
+    audios: Names = (),
     vectors: Names = (),
     id: str | None = None,  # noqa: A002, the word on the command line
     root: Path | str | None = None,
@@ -48,22 +57,22 @@ def table(
 ) -> DataSet:
     """Read a table. Whatever column is named must be there; columns that are not named are ignored.
 
-    `images` are paths below `root`, by default the folder of the file; absolute paths, `..` and symlinks that leave it
-    are refused. `vectors` are lists of numbers, or texts of them; a pattern such as `audio_*` joins columns to one
-    vector. A line without a label, or with no modality at all, is a finding.
+    `images`, and `audios` (WAV), are paths below `root`, by default the folder of the file; absolute paths, `..` and
+    symlinks that leave it are refused. `vectors` are lists of numbers, or texts of them; a pattern such as `audio_*`
+    joins columns to one vector. A line without a label, or with no modality at all, is a finding.
 
     `split` names a column with the split of each row. Without it rows are split by `fractions`, seeded, and rows with
-    the same `group` stay together; by default that is the first picture, so that no picture of that column is in two
-    splits. A row without a group stands alone, known by its id; only where there is no `id` column does the order of
-    such rows matter.
+    the same `group` stay together; by default that is the first picture, or else the first sound, so that nothing of
+    that column is in two splits. A row without a group stands alone, known by its id; only where there is no `id`
+    column does the order of such rows matter.
 
     `task` is "classes" (the order of labels: numbers by value, else the alphabet, unless `labels` gives it), "labels"
     (any of several, with `separator` between them) or "score" (a number).
     """
     findings = findings if findings is not None else Findings()
     file = open_table(path, delimiter=delimiter)
-    names = {"images": _listed(images), "texts": _listed(texts), "vectors": _listed(vectors)}
-    modalities = _modality_columns(file, names, Pictures(_folder(file.path, root)))
+    names = {"images": images, "texts": texts, "audios": audios, "vectors": vectors}
+    modalities = _modality_columns(file, names, _folder(file.path, root))
     reader = RowReader(
         file,
         modalities,
@@ -90,17 +99,18 @@ def table(
     )
 
 
-def _modality_columns(
-    file: TableFile, names: Mapping[str, Sequence[str]], pictures: Pictures
-) -> Sequence[ModalityColumn]:
+def _modality_columns(file: TableFile, asked: Mapping[str, Names], root: Path) -> Sequence[ModalityColumn]:
+    names = {kind: _listed(several) for kind, several in asked.items()}
+    pictures, sounds = Pictures(root), Pictures(root, noun="sound")
     make: Mapping[str, Callable[[str, list[str]], ModalityColumn]] = {
         "images": lambda name, columns: ImageColumn(name, columns, pictures),
         "texts": TextColumn,
+        "audios": lambda name, columns: AudioColumn(name, columns, sounds),
         "vectors": VectorColumn,
     }
     every = [name for several in names.values() for name in several]
     if not every:
-        raise DataError(f"{file.path}: name at least one column of images, texts or vectors")
+        raise DataError(f"{file.path}: name at least one column of images, texts, audios or vectors")
     expanded = file.expand(every)
     made: dict[str, ModalityColumn] = {}
     for kind, several in names.items():
@@ -185,13 +195,13 @@ def _facts(reader: RowReader, parts: Mapping[str, Sequence[TableRow]], findings:
 
 
 def _leaks(reader: RowReader, parts: Mapping[str, Sequence[TableRow]]) -> Iterator[tuple[str, int]]:
-    """For the groups and each column of pictures, how many lie in more than one split."""
+    """For the groups and each column of pictures or sounds, how many lie in more than one split."""
     places = [name for name, part in parts.items() for _ in part]
     rows = [row for part in parts.values() for row in part]
     if reader.grouped_by is not None:
         yield reader.grouped_by, len(torn_apart([row.group for row in rows], places))
     for at, modality in enumerate(reader.modalities):
-        if isinstance(modality, ImageColumn):
+        if isinstance(modality, FileColumn):
             yield modality.columns[0], len(torn_apart([row.cells[at] for row in rows], places))
 
 
@@ -202,5 +212,5 @@ def _listed(names: Names) -> list[str]:
 def _folder(path: Path, root: Path | str | None) -> Path:
     folder = path.parent if root is None else Path(root)
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder; root is the folder that the pictures' paths begin at")
+        raise DataError(f"{folder} is not a folder; root is the folder that the paths of pictures and sounds begin at")
     return folder

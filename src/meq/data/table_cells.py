@@ -1,6 +1,7 @@
-"""What the cells of a table mean: a picture's path, a text, numbers. A column, or several as one, becomes a modality.
+"""What the cells of a table mean: the path of a picture or a sound, a text, numbers.
 
-An empty cell, null or NaN is a missing modality. Everything else that cannot be used is a `BadRowError`.
+A column, or several as one, becomes a modality. An empty cell, null or NaN is a missing modality. Everything else that
+cannot be used is a `BadRowError`.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from meq.data.content import Content, PictureFile
-from meq.data.contract import IMAGE, TEXT, Modality, features
+from meq.data.content import Content, PictureFile, SoundFile
+from meq.data.contract import AUDIO, IMAGE, TEXT, Modality, features
 from meq.data.findings import DataError
 from meq.data.jsonl import BadRowError, text_of
 from meq.data.table_pictures import Pictures
@@ -69,30 +70,45 @@ class ModalityColumn(ABC):
         return None
 
 
-class ImageColumn(ModalityColumn):
-    """Paths of pictures, relative to the table's root. A picture must be there; it is not opened."""
+class FileColumn(ModalityColumn):
+    """Paths of files, relative to the table's root. A file must be there; it is not opened."""
 
-    def __init__(self, name: str, columns: Sequence[str], pictures: Pictures) -> None:
+    def __init__(self, name: str, columns: Sequence[str], files: Pictures) -> None:
         super().__init__(name, columns)
-        self.pictures = pictures
+        self.files = files
 
     def keep(self, cells: Sequence[Any]) -> str | None:
         if is_empty(cells[0]):
             return None
         if not isinstance(cells[0], str):
             raise BadRowError(
-                "wrong path", f"column {self.columns[0]!r} holds a {_kind_of(cells[0])}, not a picture's path"
+                "wrong path",
+                f"column {self.columns[0]!r} holds a {_kind_of(cells[0])}, not a {self.files.noun}'s path",
             )
-        path, trouble = self.pictures.find(cells[0].strip())
+        path, trouble = self.files.find(cells[0].strip())
         if trouble is not None:
             raise BadRowError(trouble.kind, f"column {self.columns[0]!r}: {trouble.message}")
         return path
 
+
+class ImageColumn(FileColumn):
+    """Pictures by their paths."""
+
     def content(self, kept: str) -> PictureFile:
-        return PictureFile(self.pictures.root / kept, self.pictures.root)
+        return PictureFile(self.files.root / kept, self.files.root)
 
     def settle(self, kept: Sequence[Any]) -> Modality:
         return IMAGE
+
+
+class AudioColumn(FileColumn):
+    """Sounds by their paths."""
+
+    def content(self, kept: str) -> SoundFile:
+        return SoundFile(self.files.root / kept, self.files.root)
+
+    def settle(self, kept: Sequence[Any]) -> Modality:
+        return AUDIO
 
 
 class TextColumn(ModalityColumn):

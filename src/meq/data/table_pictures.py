@@ -1,4 +1,4 @@
-"""The pictures that a table names: relative paths below one folder, looked up without a look at the disk for each."""
+"""The pictures or sounds of a table: relative paths below one folder, looked up without a look at the disk for each."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ ABSOLUTE = re.compile(r"[/\\]|[a-z]:[/\\]", re.IGNORECASE)
 
 
 class Trouble(NamedTuple):
-    """Why a picture cannot be used: the kind of finding, and the message."""
+    """Why a file cannot be used: the kind of finding, and the message."""
 
     kind: str
     message: str
 
 
 class Pictures:
-    """The folder below which all pictures of a table lie; every folder in it is listed once."""
+    """The folder below which all pictures of a table lie, or all sounds (`noun`); every folder in it is listed once."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, *, noun: str = "picture") -> None:
+        self.root, self.noun = root, noun
         self.true_root = root.resolve()
         self.folders: dict[str, dict[str, bool] | Trouble] = {}
         self.found: dict[str, tuple[str, Trouble | None]] = {}
@@ -32,7 +32,7 @@ class Pictures:
     def find(self, name: str) -> tuple[str, Trouble | None]:
         """The name in its plain form, `a.jpg` for `./a.jpg`, and what is wrong with it.
 
-        Two rows show the same picture if the plain forms are the same.
+        Two rows hold the same file if the plain forms are the same.
         """
         if name not in self.found:
             self.found[name] = self._find(name)
@@ -49,13 +49,15 @@ class Pictures:
             return name, folder
         if file not in folder:
             hint = "; write paths with /" if "\\" in name else ""
-            return name, Trouble("missing picture", f"there is no picture {name!r} below {self.root}{hint}")
+            return name, Trouble(f"missing {self.noun}", f"there is no {self.noun} {name!r} below {self.root}{hint}")
         is_symlink = folder[file]
         return path, self._follow(path) if is_symlink else None
 
     def _refused(self, name: str) -> Trouble | None:
         if URL.match(name):
-            return Trouble("wrong path", f"{name[:80]!r} is an address; download the picture and give the file's path")
+            return Trouble(
+                "wrong path", f"{name[:80]!r} is an address; download the {self.noun} and give the file's path"
+            )
         if ABSOLUTE.match(name):
             return Trouble(
                 "path outside", f"{name!r} is an absolute path; give it relative to {self.root}, or set root"
@@ -72,7 +74,7 @@ class Pictures:
         if not self._inside(path):
             return self._outside(path)
         if not (self.root / path).is_file():
-            return Trouble("missing picture", f"{path!r} is a symlink that leads to no file")
+            return Trouble(f"missing {self.noun}", f"{path!r} is a symlink that leads to no file")
         return None
 
     def _folder(self, name: str) -> dict[str, bool] | Trouble:
@@ -90,7 +92,7 @@ class Pictures:
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
-            return Trouble("missing picture", f"the folder {name!r} cannot be read: {error.strerror}")
+            return Trouble(f"missing {self.noun}", f"the folder {name!r} cannot be read: {error.strerror}")
 
     def _inside(self, name: str) -> bool:
         try:

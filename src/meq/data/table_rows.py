@@ -12,7 +12,7 @@ from meq.data.contract import Example
 from meq.data.findings import DataError, Findings
 from meq.data.jsonl import BadRowError
 from meq.data.splitting import SYNONYMS, split_called
-from meq.data.table_cells import ImageColumn, ModalityColumn, is_empty, plain_text
+from meq.data.table_cells import FileColumn, ModalityColumn, is_empty, plain_text
 from meq.data.table_files import TableFile
 from meq.data.table_labels import Task
 
@@ -55,17 +55,15 @@ class RowReader:
         place = {column: at for at, column in enumerate(self.columns)}
         self.places = [[place[column] for column in modality.columns] for modality in modalities]
         self.at = {name: place[name] for name in wanted}
-        pictures = [
-            at for at, x in enumerate(modalities) if isinstance(x, ImageColumn) and single.group in (None, x.columns[0])
+        files = [
+            at for at, x in enumerate(modalities) if isinstance(x, FileColumn) and single.group in (None, x.columns[0])
         ]
-        self.group_picture = pictures[0] if pictures else None
-        """The modality that rows are grouped by, if they are grouped by a picture."""
+        self.group_file = files[0] if files else None
+        """The modality that rows are grouped by, if they are grouped by a picture or a sound."""
 
     @property
     def grouped_by(self) -> str | None:
-        return self.single.group or (
-            None if self.group_picture is None else self.modalities[self.group_picture].columns[0]
-        )
+        return self.single.group or (None if self.group_file is None else self.modalities[self.group_file].columns[0])
 
     def read(self, findings: Findings) -> list[TableRow]:
         rows: list[TableRow] = []
@@ -104,8 +102,8 @@ class RowReader:
         return plain_text(cell, self.single.id, "missing id")
 
     def _group(self, name: str, line: int, cells: Sequence[Any], kept: Sequence[Any]) -> str:
-        if self.group_picture is not None:
-            cell = kept[self.group_picture]
+        if self.group_file is not None:
+            cell = kept[self.group_file]
         else:
             cell = None if self.single.group is None else cells[self.at[self.single.group]]
         if not is_empty(cell):

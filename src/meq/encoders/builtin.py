@@ -282,4 +282,9 @@ def default_encoders(data: DataSet) -> dict[str, Encoder]:
                 f"{data.name}: {name!r} holds regions of pictures, and no built-in encoder describes those: "
                 "give a region encoder for it, such as CLIP's"
             )
+        elif modality.kind == "audio":
+            raise ValueError(
+                f"{data.name}: {name!r} holds sounds, and no built-in encoder describes those: name one for it "
+                "(--audio-encoder wav2vec2, or any audio model of transformers), or give ready features (--vector)"
+            )
     return encoders

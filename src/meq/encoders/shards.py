@@ -1,8 +1,8 @@
 """One shard of a feature store: a safetensors file with its own index and checksums.
 
-Tensors, T tokens of n contents: `features` (T W), where the encoder gives them `boxes` (T 4) and `spans` (T 2), and per
-content `keys` (n 32), `ends` (n), `cut` (n), `checksums` (n). A shard is named after the SHA-256 of its bytes and never
-changed: writing the same one twice is harmless, and a file that does not match its name is damaged.
+Tensors, T tokens of n contents: `features` (T W), where the encoder gives them `boxes` (T 4), `spans` (T 2) and `times`
+(T 2), and per content `keys` (n 32), `ends` (n), `cut` (n), `checksums` (n). A shard is named after the SHA-256 of its
+bytes and never changed: writing the same one twice is harmless, and a file that does not match its name is damaged.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from meq.encoders.contract import Encoder, Tokens
 FORMAT = "1"
 """Part of a folder's name: what another version of meq wrote otherwise is left alone."""
 SHARD_NAME = re.compile(r"[0-9a-f]{64}\.safetensors")
+PLACES = {"boxes": (4, torch.float32), "spans": (2, torch.int64), "times": (2, torch.float32)}
+"""Where tokens lie in the original: numbers per token, and how they are kept."""
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 KEY_BYTES = 32
 
@@ -82,11 +84,12 @@ class Kept:
     features: Float[Tensor, "N W"]
     boxes: Float[Tensor, "N 4"] | None
     spans: Int[Tensor, "N 2"] | None
+    times: Float[Tensor, "N 2"] | None
     cut: bool
     """Whether the content was longer than the encoder reads."""
 
     def tokens(self) -> Tokens:
-        return Tokens(features=self.features, boxes=self.boxes, spans=self.spans)
+        return Tokens(features=self.features, boxes=self.boxes, spans=self.spans, times=self.times)
 
 
 def as_kept(tokens: Tokens, identity: Identity, *, cut: bool) -> Kept:
@@ -104,6 +107,7 @@ def as_kept(tokens: Tokens, identity: Identity, *, cut: bool) -> Kept:
         features=kept,
         boxes=None if tokens.boxes is None else tokens.boxes.detach().cpu().float(),
         spans=None if tokens.spans is None else tokens.spans.detach().cpu().long(),
+        times=None if tokens.times is None else tokens.times.detach().cpu().float(),
         cut=cut,
     )
 
@@ -116,6 +120,8 @@ def pack(contents: Sequence[tuple[bytes, Kept]], identity: Identity) -> bytes:
         tensors["boxes"] = torch.cat([_or(part.boxes, len(part.features), 4, torch.nan) for part in parts])
     if any(part.spans is not None for part in parts):
         tensors["spans"] = torch.cat([_or(part.spans, len(part.features), 2, -1) for part in parts])
+    if any(part.times is not None for part in parts):
+        tensors["times"] = torch.cat([_or(part.times, len(part.features), 2, torch.nan) for part in parts])
     ends = torch.tensor([len(part.features) for part in parts]).cumsum(0)
     bounds = [0, *ends.tolist()]
     sums = [
@@ -140,7 +146,7 @@ def _or(places: Tensor | None, tokens: int, width: int, nowhere: float) -> Tenso
 def _checksum(key: bytes, cut: bool, tensors: dict[str, Tensor], start: int, end: int) -> int:
     """CRC-32 of all that is kept of a content, its key included: a changed index cannot pass off one for another."""
     value = zlib.crc32(bytes([cut]), zlib.crc32(key))
-    for name in ("features", "boxes", "spans"):
+    for name in ("features", *PLACES):
         if name in tensors and end > start:
             value = zlib.crc32(tensors[name][start:end].view(torch.uint8).numpy().data, value)
     return value
@@ -183,7 +189,7 @@ class Shard:
 
     def tokens(self, row: int) -> Tokens:
         start, end = self._checked(row)
-        places = {name: self.tensors[name][start:end].clone() for name in ("boxes", "spans") if name in self.tensors}
+        places = {name: self.tensors[name][start:end].clone() for name in PLACES if name in self.tensors}
         return Tokens(features=self.features(row), **places)
 
     def _checked(self, row: int) -> tuple[int, int]:
@@ -208,8 +214,8 @@ class Shard:
             "cut": (count, torch.bool),
             "checksums": (count, torch.int64),
         }
-        places = {"boxes": ((*tokens, 4), torch.float32), "spans": ((*tokens, 2), torch.int64)}
-        expected = tables | {name: place for name, place in places.items() if name in found}
+        places = {name: ((*tokens, width), dtype) for name, (width, dtype) in PLACES.items() if name in found}
+        expected = tables | places
         if found != expected or not _rising(self.tensors["ends"].numpy(), *tokens):
             raise DamagedError(f"{self.path} is damaged: its tensors do not fit together")
 

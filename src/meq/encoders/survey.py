@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from PIL import Image
 
-from meq.data.content import Content, Picture, PictureFile, Regions, fingerprint_of
+from meq.data.content import Content, Picture, PictureFile, Regions, SoundFile, fingerprint_of
 from meq.data.contract import DataSet, Example, Split
 from meq.data.findings import DataError, Finding, OnBad
 from meq.encoders.processes import Share
@@ -73,11 +73,12 @@ def take_survey(
 
 
 class _Look:
-    """From an example to its keys; a picture file is read once, however many examples show it."""
+    """From an example to its keys; a file is read once, however many examples hold it."""
 
     def __init__(self, names: tuple[str, ...], on_bad: OnBad) -> None:
         self.names, self.on_bad = names, on_bad
         self.files: dict[PictureFile, str] = {}
+        self.sounds: dict[SoundFile, bytes] = {}
 
     def __call__(self, example: Example) -> Surveyed:
         keys: list[Keys] = []
@@ -95,6 +96,10 @@ class _Look:
     def _keys(self, content: Content) -> Keys:
         if isinstance(content, tuple):
             return tuple(fingerprint_of(choice) for choice in content)
+        if isinstance(content, SoundFile):
+            if content not in self.sounds:
+                self.sounds[content] = fingerprint_of(content)
+            return self.sounds[content]
         return fingerprint_of(self._known(content))
 
     def _known(self, content: Content) -> Content:

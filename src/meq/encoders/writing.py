@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from meq.data.content import Content, Picture, Regions
+from meq.data.content import Content, Picture, Regions, SoundFile
 from meq.data.findings import DataError, Finding
 from meq.encoders.contract import Encoder, Tokens
 from meq.encoders.shards import DamagedError, Identity, Kept, StoreError, as_kept, hash_matches, pack
@@ -196,6 +196,8 @@ def broken(content: Content, message: str) -> Finding:
     """What is wrong with a content that could not be read."""
     name = name_of(content)
     kind = "broken picture" if isinstance(content, Picture | Regions) else "not encodable"
+    if isinstance(content, SoundFile):
+        kind = "broken sound"
     return Finding(kind=kind, message=message.removeprefix(f"{name}: "), file=name)
 
 
@@ -204,7 +206,7 @@ def name_of(content: Content) -> str:
         return str(content.picture)
     if isinstance(content, str):
         return f"the text {content[:60]!r}{'...' if len(content) > 60 else ''}"
-    return str(content) if isinstance(content, Picture) else type(content).__name__
+    return str(content) if isinstance(content, Picture | SoundFile) else type(content).__name__
 
 
 def clear_forgotten(folder: Path) -> None:

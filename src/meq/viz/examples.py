@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from meq.data.content import Picture, Regions
+from meq.data.content import Picture, Regions, SoundFile
 from meq.data.contract import Example
 
 WIDTH, PICTURE, MARGIN, GAP = 300, 276, 12, 20
@@ -142,6 +142,8 @@ def _in_words(name: str, content: Any) -> str:
     """What stands for a modality that is not a picture."""
     if isinstance(content, str):
         return content if content.strip() else f"({name}: an empty text)"
+    if isinstance(content, SoundFile):
+        return f"({name}: a sound of {content.seconds():.1f} seconds, {content.path.name})"
     if isinstance(content, Tensor):
         shape = " x ".join(map(str, content.shape)) or "1"
         return f"({name}: numbers, {shape})"

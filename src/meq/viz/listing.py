@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from meq.core.options import nearest
-from meq.data.content import Content, Picture, Regions
+from meq.data.content import Content, Picture, Regions, SoundFile
 from meq.data.contract import DataSet, Example
 from meq.data.findings import DataError
 from meq.viz.examples import draw_sheet
@@ -75,7 +75,7 @@ def _in_words(content: Content | None) -> str:
         return "missing"
     if isinstance(content, str):
         return content
-    if isinstance(content, Picture):
+    if isinstance(content, Picture | SoundFile):
         return str(content)
     if isinstance(content, Regions):
         return f"{content.picture}, {len(content.boxes)} regions: {', '.join(content.names)}"
