@@ -296,8 +296,8 @@ def offline_encoders(record: Record) -> str:
     return f"""## Picture encoders that pip installs
 
 Shape, colour and both of easy-VQA's pictures, in percent, by a linear classifier on the mean or the maximum of the
-tokens; {about["train"]} pictures to learn from, {about["test"]} others to be tested on, {about["draws"]} draws (mean and
-standard deviation), the same pictures for every encoder. Differences between the two networks that are called:
+tokens; {about["train"]} pictures to learn from, {about["test"]} others to be tested on, {about["draws"]} draws (mean
+and standard deviation), the same pictures for every encoder. Differences between the two networks that are called:
 {"; ".join(called) or "none"}. `cnn` is EfficientNet-Lite0 whatever this table says: the package of MobileNetV2's
 weights requires torch 1.6 and cannot be installed beside a current one.
 

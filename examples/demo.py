@@ -47,8 +47,8 @@ def main() -> None:
     console.print(answers_along_the_iteration(model, data))
     console.print(health(model, data), markup=False, highlight=False)
     console.print(
-        f"\nTest accuracy at the read depth: {record.metrics['test']['accuracy']:.1%} (weights of the best epoch on dev; one "
-        f"seed, so no comparison is made).\nPicture: {folder / 'scenes.png'}\nModel: {folder / 'run' / 'model'}\n"
+        f"\nTest accuracy at the read depth: {record.metrics['test']['accuracy']:.1%} (weights of the best epoch on "
+        f"dev; one seed, so no comparison is made).\nPicture: {folder / 'scenes.png'}\nModel: {folder / 'run' / 'model'}\n"
         f"Record: {folder / 'run' / 'record.json'}"
     )
 

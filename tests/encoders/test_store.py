@@ -192,7 +192,7 @@ def test_a_shard_that_may_not_be_read_is_an_error_and_not_taken_for_damage(
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("meq.encoders.shards.safe_open", refuse)
-    with pytest.raises(StoreError, match="cannot be read: .*Permission denied"):
+    with pytest.raises(StoreError, match=r"cannot be read: .*Permission denied"):
         mend(FeatureStore(folder=tmp_path), identity)
     assert only_shard(tmp_path).exists()
 
