@@ -48,8 +48,8 @@ def main() -> None:
     console.print(health(model, data), markup=False, highlight=False)
     console.print(
         f"\nTest accuracy at the read depth: {record.metrics['test']['accuracy']:.1%} (weights of the best epoch on "
-        f"dev; one seed, so no comparison is made).\nPicture: {folder / 'scenes.png'}\nModel: {folder / 'run' / 'model'}\n"
-        f"Record: {folder / 'run' / 'record.json'}"
+        f"dev; one seed, so no comparison is made).\nPicture: {folder / 'scenes.png'}\n"
+        f"Model: {folder / 'run' / 'model'}\nRecord: {folder / 'run' / 'record.json'}"
     )
 
 
