@@ -60,6 +60,7 @@ class Diagnosis:
     evidence: str
     """The numbers that led to the verdict, in words."""
     samples: int
+    """How many the output had; those measured are the first of them that did not diverge."""
     diverged: int
     radius: Float[Tensor, " B"]
     damped_radius: Float[Tensor, " B"]
@@ -99,7 +100,9 @@ class Diagnosis:
             *([f"answer moved by {name}", spread(values)] for name, values in self.answer.items()),
             ["states differ between samples by", number(self.spread)],
         ]
-        title = f"{self.samples} samples" + (f", {self.diverged} of them diverged" if self.diverged else "")
+        title = f"{len(self.radius)} of {self.samples} samples" + (
+            f", {self.diverged} diverged" if self.diverged else ""
+        )
         parts = [f"verdict: {self.verdict.value}", f"  {self.evidence}", ""]
         parts += [text_table([title, "median [min, max]"], rows), ""]
         if bool((self.solve_residual <= SOLVED).all()):
