@@ -94,6 +94,45 @@ def spectrum_of(matrices: Sequence[Matrix], *, damping: float, tol: float, norms
     )
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Eigenvalues:
+    """The eigenvalues of largest modulus of J = dT/dz at the read state, per sample, the largest first."""
+
+    values: Complex[Tensor, "B E"]
+    """NaN where a sample has fewer entries, or where they were not found. Of a complex pair cut off at the end, one."""
+    residual: Float[Tensor, "B E"]
+    """|J^T v - lambda v| for the unit eigenvector v."""
+    products: Int[Tensor, " B"]
+    """What they cost, in products with J."""
+
+    def damped(self, damping: float) -> Complex[Tensor, "B E"]:
+        """(1 - d) + d lambda: the eigenvalues of the damped step."""
+        return (1 - damping) + damping * self.values
+
+    def __str__(self) -> str:
+        columns = zip(self.values.abs().T, self.residual.T, strict=True)
+        rows = [[str(place), spread(moduli), spread(left)] for place, (moduli, left) in enumerate(columns, start=1)]
+        return text_table(["eigenvalue", "modulus, median [min, max]", "residual"], rows)
+
+
+@checked_options
+def leading_eigenvalues(operator: Any, solution: Solution, *, count: int = 12, tol: float = 1e-3) -> Eigenvalues:
+    """The `count` eigenvalues of largest modulus of J per sample, by Arnoldi on J^T; small matrices are formed.
+
+    `tol` is as for `leading_eigenvalue`. Samples are looked at one after the other: give few.
+    """
+    if count < 1:
+        raise ValueError(f"count must be at least 1, got {count}")
+    matrices = [Matrix.of(operator, one_sample(solution, row)) for row in range(len(solution.steps))]
+    found = [_leading_pairs(matrix, count, tol) for matrix in matrices]
+    padded = [[*pairs[:count], *[NO_MAP] * (count - len(pairs))] for pairs in found]
+    return Eigenvalues(
+        values=torch.tensor([[pair.value for pair in row] for row in padded], dtype=torch.complex128),
+        residual=torch.tensor([[pair.residual for pair in row] for row in padded], dtype=torch.float64),
+        products=torch.tensor([matrix.products for matrix in matrices]),
+    )
+
+
 @checked_options
 def spectral_radius(operator: Any, solution: Solution, *, tol: float = 1e-3) -> Float[Tensor, " B"]:
     """max |lambda(J)| per sample, J = dT/dz of the undamped map at the read state, over the real tokens.
@@ -129,6 +168,40 @@ def _measure(matrix: Matrix, tol: float, *, norms: bool, exact: bool) -> tuple[_
     if norms:
         size, _ = largest_singular_value(matrix.push, matrix.pull, matrix.rows.size, tol=tol)
     return pair, size, (cost, matrix.products - before - cost)
+
+
+def _leading_pairs(matrix: Matrix, count: int, tol: float) -> list[_Pair]:
+    """Largest modulus first; none for a sample without real tokens, or where Arnoldi fails on a large matrix."""
+    size = matrix.rows.size
+    if size == 0:
+        return []
+    if size <= max(SMALL, count + 2):  # ARPACK wants room above the number of pairs
+        return _dense_pairs(matrix.dense(), count)
+    from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
+
+    start = np.random.default_rng(0).standard_normal(size)
+    if not matrix.pull(start).any():
+        return [_Pair(0j, 0.0)] * count
+    linear = LinearOperator((size, size), matvec=matrix.pull, dtype=np.float64)
+    try:
+        values, vectors = eigs(linear, k=count, which="LM", v0=start, tol=tol, maxiter=RESTARTS)
+    except ArpackError:
+        return _dense_pairs(matrix.dense(), count) if size <= FALLBACK_LIMIT else []
+    order = _by_modulus(values)
+    return [_checked_pair(matrix, complex(values[place]), vectors[:, place]) for place in order]
+
+
+def _dense_pairs(dense: np.ndarray, count: int) -> list[_Pair]:
+    values, vectors = np.linalg.eig(dense.T)
+    return [
+        _Pair(complex(values[place]), float(np.linalg.norm(dense.T @ vectors[:, place] - values[place] * vectors[:, place])))
+        for place in _by_modulus(values)[:count]
+    ]
+
+
+def _by_modulus(values: np.ndarray) -> list[int]:
+    """Largest first; of a pair the one above the real line first, so that the order does not hang on rounding."""
+    return sorted(range(len(values)), key=lambda place: (-round(abs(values[place]), 9), -values[place].imag))
 
 
 def _arnoldi_pair(matrix: Matrix, tol: float) -> _Pair:

@@ -7,8 +7,21 @@ from typing import Annotated
 
 import typer
 
-from meq.cli.asking import Debug
+from meq.cli.asking import (
+    Audios,
+    Debug,
+    Group,
+    Images,
+    Label,
+    Root,
+    Settings,
+    Split,
+    Texts,
+    Vectors,
+    request,
+)
 from meq.cli.errors import errors_in_words
+from meq.experiments.build import places_of
 from meq.experiments.recipes import STUDIES, describe, make_study
 from meq.experiments.render import as_text
 from meq.experiments.report import study_list, tables_text, verification_text
@@ -25,24 +38,51 @@ Folder = Annotated[Path, typer.Argument(help="The study's folder.")]
 def list_studies(name: Annotated[str | None, typer.Argument(help="Tell all about one of them.")] = None) -> None:
     """The studies that can be run by name."""
     with errors_in_words(False):
-        print(study_list() if name is None else f"{make_study(name).name}\n\n{describe(name)}\n", end="")
+        print(study_list() if name is None else f"{name}\n\n{describe(name)}\n", end="")
 
 
 @study_app.command()
 def run(
     name: Annotated[str, typer.Argument(help=f"A study: {', '.join(STUDIES)}.")],
-    out: Annotated[Path, typer.Option(help="The study's folder; runs that are recorded there are skipped.")],
-    data: Annotated[Path | None, typer.Option(help="The folder of the data set, where it needs one.")] = None,
+    data: Annotated[
+        str | None, typer.Argument(help="A data set or a table; the study's own default unless given.")
+    ] = None,
+    root: Root = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The study's folder; what is recorded there is not run again.")
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="The form for two cores, instead of the paper's sizes.")] = False,
+    seed: Annotated[
+        list[int] | None, typer.Option(help="A seed; repeatable. The study's own three unless given.")
+    ] = None,
+    rates: Annotated[int, typer.Option(help="Learning rates tried for every arm; the best on dev stands for it.")] = 1,
+    image: Images = None,
+    text: Texts = None,
+    audio: Audios = None,
+    vector: Vectors = None,
+    label: Label = None,
+    split: Split = None,
+    group: Group = None,
+    set_: Settings = None,
     features: Annotated[Path | None, typer.Option(help="A folder that keeps encoded features.")] = None,
+    read: Annotated[Path | None, typer.Option(help="Folder of the set that is only read, such as COD10K.")] = None,
+    reuse: Annotated[
+        list[Path] | None, typer.Option(help="A study's folder to take equal runs from; repeatable.")
+    ] = None,
     retry_failed: Annotated[bool, typer.Option(help="Begin runs that failed anew.")] = False,
     debug: Debug = False,
 ) -> None:
     """Run a study, or go on with it: the same command resumes what was interrupted."""
-    options = "".join(f" --{key} {value}" for key, value in (("data", data), ("features", features)) if value)
-    with errors_in_words(debug, hint=f"go on with: meq study run {name} --out {out}{options}"):
-        study = make_study(name)
-        records = run_study(study, out, data_root=data, store=features, retry_failed=retry_failed)
-        print(tables_text(study, out))
+    with errors_in_words(debug, hint="go on with the same command"):
+        asked = None
+        if data is not None:
+            asked = request(data, None, (image, text, audio, vector), (label, split, group), set_)
+        study = make_study(name, asked, quick=quick, seeds=seed, rates=rates)
+        folder = out or Path("studies") / study.name
+        places = places_of(asked, root, store=features, read=read)
+        records = run_study(study, folder, places=places, reuse=reuse or (), retry_failed=retry_failed)
+        print(tables_text(study, folder))
+        print(f"study: {folder}")
         raise typer.Exit(int(any(record.error is not None for record in records)))
 
 

@@ -33,7 +33,8 @@ class TableRow(NamedTuple):
 class SingleColumns:
     """The columns that are no modality."""
 
-    label: str
+    label: str | None
+    """None for rows that are there to be answered."""
     id: str | None
     split: str | None
     group: str | None
@@ -82,14 +83,16 @@ class RowReader:
     def example(self, row: TableRow) -> Example:
         pairs = zip(self.modalities, row.cells, strict=True)
         content = {modality.name: modality.content(kept) for modality, kept in pairs if kept is not None}
-        return Example(id=row.id, content=content, target=self.task.target(row.label), facts={"line": row.line})
+        target = None if self.single.label is None else self.task.target(row.label)
+        return Example(id=row.id, content=content, target=target, facts={"line": row.line})
 
     def _row(self, line: int, cells: Sequence[Any]) -> TableRow:
         pairs = zip(self.modalities, self.places, strict=True)
         kept = tuple([modality.keep([cells[at] for at in places]) for modality, places in pairs])
         if all([each is None for each in kept]):  # noqa: C419, a list is faster than a generator, and this runs per row
-            raise BadRowError("empty row", "every modality is missing: there is nothing to learn from")
-        label = self.task.keep(cells[self.at[self.single.label]])
+            raise BadRowError("empty row", "every modality is missing: there is nothing to read")
+        column = self.single.label
+        label = None if column is None else self.task.keep(cells[self.at[column]])
         name = self._id(line, cells)
         return TableRow(line, name, self._group(name, line, cells, kept), self._split(cells), label, kept)
 

@@ -1,9 +1,13 @@
-"""Which encoder reads what: the one that was asked for by name, or the built-in one."""
+"""Which encoder reads what: one that was asked for by name, one whose weights are installed, or the built-in one."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import util
+
+import torch
 
 from meq.core.options import nearest
 from meq.data.contract import DataSet
@@ -11,6 +15,12 @@ from meq.data.findings import DataError
 from meq.encoders.builtin import default_encoders
 from meq.encoders.catalogue import make_encoder
 from meq.encoders.contract import Encoder
+from meq.encoders.offline import CNN_PACKAGE, MINILM_PACKAGE
+
+OFFLINE = {"image": "cnn", "text": "minilm"}
+"""Encoders whose weights come with pip: the better choice for photographs and free text, where they are installed."""
+NEEDED = {"image": (CNN_PACKAGE[0],), "text": (MINILM_PACKAGE[0], "transformers")}
+BUILT_IN = {"image": "patches", "text": "words"}
 
 
 def choose_encoders(data: DataSet, names: Mapping[str, str]) -> dict[str, Encoder]:
@@ -22,6 +32,30 @@ def choose_encoders(data: DataSet, names: Mapping[str, str]) -> dict[str, Encode
     chosen = {name: make_encoder(str(encoder), data.modalities[name].kind) for name, encoder in names.items()}
     rest = {name: data.modalities[name] for name in raw if name not in names}
     return {**chosen, **default_encoders(replace(data, modalities=rest))}
+
+
+def preferred_names(data: DataSet, chosen: Mapping[str, str | None]) -> dict[str, str]:
+    """Names by kind for pictures and texts of the real world: those chosen, else offline ones, else the built-in ones.
+
+    The offline ones are taken where the extra is installed. Kinds that have neither are left to `encoders_by_kind`.
+    """
+    kinds = {modality.kind for modality in data.modalities.values() if modality.width is None}
+    names = {kind: name for kind, name in chosen.items() if name is not None}
+    for kind in kinds & OFFLINE.keys():
+        names.setdefault(kind, OFFLINE[kind] if offline_is_installed(kind) else BUILT_IN[kind])
+    return names
+
+
+def offline_is_installed(kind: str) -> bool:
+    """Whether the weights for that kind of content came with pip; nothing is imported to find out."""
+    return all(util.find_spec(module) is not None for module in NEEDED[kind])
+
+
+def encoding_device() -> str:
+    """The accelerator of this process, if there is one."""
+    if not torch.accelerator.is_available():
+        return "cpu"
+    return f"{torch.accelerator.current_accelerator()}:{os.environ.get('LOCAL_RANK', '0')}"
 
 
 def encoders_by_kind(

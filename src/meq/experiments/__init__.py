@@ -2,7 +2,7 @@
 
 from meq.experiments.compare import compare
 from meq.experiments.load import Answer, TrainedRun, load_run
-from meq.experiments.recipes import STUDIES, make_study, recipe
+from meq.experiments.recipes import STUDIES, make_study
 from meq.experiments.render import Table
 from meq.experiments.runner import run_study
 from meq.experiments.study import ArmConfig, DataConfig, Study, StudyError, read_study
@@ -31,7 +31,6 @@ __all__ = [
     "read_predictions",
     "read_record",
     "read_study",
-    "recipe",
     "records_of",
     "run_study",
     "verify",

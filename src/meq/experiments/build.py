@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import random
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from meq.core.backward import Backward, Checkpointed, Implicit, Phantom, Unrolled
 from meq.core.options import nearest
+from meq.core.solvers import Anderson, Broyden, Solver
+from meq.data.blanking import blank
 from meq.data.contract import DataSet
 from meq.data.registry import open_data
+from meq.data.request import DataRequest
 from meq.data.standardise import standardise
-from meq.encoders import choose_encoders, encode
-from meq.experiments.study import ArmConfig, DataConfig, Study, StudyError
+from meq.data.table_files import is_table
+from meq.encoders import Encoder, choose_encoders, encode
+from meq.experiments.settings import TABLE
+from meq.experiments.study import ArmConfig, DataConfig, Matched, Study, StudyError
 from meq.models.base import FusionModel
+from meq.models.iterated import Iterated
+from meq.models.match import count_flops, match_flops, match_parameters
 from meq.objectives import CrossFloor, JacobianRange, Objective, ResidualCorrection
 from meq.objectives.penalty import Penalty
-from meq.training.recipes import ARMS, make_model
+from meq.training.recipes import ARMS, longest, make_model
 from meq.training.record import Provenance
 from meq.training.seeds import seed_everything
 
@@ -24,25 +39,143 @@ PENALTIES: Mapping[str, Callable[..., Penalty]] = {
     "residual-correction": ResidualCorrection,
     "cross-floor": CrossFloor,
 }
+SOLVERS: Mapping[str, Callable[[], Solver | None]] = {"damped": lambda: None, "anderson": Anderson, "broyden": Broyden}
+"""None: the model's own damped iteration."""
+BACKWARDS: Mapping[str, Callable[[], Backward]] = {
+    "unrolled": Unrolled,
+    "checkpointed": Checkpointed,
+    "implicit": Implicit,
+    "phantom": Phantom,
+}
+TOLERANCES = {"model": 0.02, "block": 0.02, "flops": 0.1}
+"""How far a matched size may be off: sizes are whole numbers, and small models have few of them."""
+TYPICAL = 200
+"""Train examples whose mean number of tokens stands for the data when FLOPs are matched."""
 
 
-def prepare_data(
-    config: DataConfig, root: Path | None = None, *, store: Path | None = None
-) -> tuple[DataSet, Provenance]:
-    """The data set as features, and where they come from. Features of pictures and texts are kept in `store`."""
-    data = open_data(config.name, root, **config.options)
-    raw = any(modality.width is None for modality in data.modalities.values())
-    source = data.fingerprint() if raw else None
-    if raw:
-        data = encode(data, choose_encoders(data, config.encoders), store=store)
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where things lie on this machine: no part of a study, which can be run elsewhere."""
+
+    data: Path | None = None
+    """The data set's folder, or a table."""
+    files: Path | None = None
+    """The folder that the paths in a table start from."""
+    store: Path | None = None
+    """A folder that keeps encoded features."""
+    read: Path | None = None
+    """The folder of a second data set, which a measure reads."""
+
+
+def places_of(
+    request: DataRequest | None, root: Path | None, *, store: Path | None = None, read: Path | None = None
+) -> Places:
+    """Where a request's data lies: a table is a file, whose own paths start from `root`; else `root` is the folder."""
+    if request is not None and is_table(request.data):
+        return Places(data=Path(request.data), files=root, store=store, read=read)
+    return Places(data=root, store=store, read=read)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Prepared:
+    """A data set as features, and what they were made from."""
+
+    data: DataSet
+    provenance: Provenance = field(default_factory=Provenance)
+    raw: DataSet | None = None
+    """Before it was encoded; None for a set that came as features."""
+    encoders: Mapping[str, Encoder] = field(default_factory=dict)
+    places: Places = field(default_factory=Places)
+
+    def seen_by(self, arm: ArmConfig) -> DataSet:
+        """The data as one arm sees it."""
+        return blank(self.data, arm.blank) if arm.blank else self.data
+
+
+def prepare_data(config: DataConfig, places: Places | None = None) -> Prepared:
+    """The data set as features. Those of pictures and texts are kept in the store, if there is one."""
+    places = places or Places()
+    data = _limited(_opened(config, places), config.limit)
+    raw, encoders, source = None, {}, None
+    if any(modality.width is None for modality in data.modalities.values()):
+        raw, source, encoders = data, data.fingerprint(), choose_encoders(data, config.encoders)
+        data = encode(data, encoders, store=places.store)
     statistics = None
     if config.standardise:
         data, statistics = standardise(data)
-    return data, Provenance(source_fingerprint=source, standardisation=statistics)
+    provenance = Provenance(source_fingerprint=source, standardisation=statistics)
+    return Prepared(data=data, provenance=provenance, raw=raw, encoders=encoders, places=places)
 
 
 def build_model(study: Study, arm: ArmConfig, data: DataSet, seed: int) -> FusionModel:
-    """The arm's model with the initial weights of that seed."""
+    """The arm's model with the initial weights of that seed, its size matched, its solver in place."""
+    options = sized_options(study, arm, data)
+    if options.get("order") == "random":
+        options["order"] = _drawn_order(list(data.widths), seed)
+    seed_everything(seed)
+    model = make_model(arm.model, data, options)
+    set_iteration(model, arm)
+    return model
+
+
+def sized_options(study: Study, arm: ArmConfig, data: DataSet) -> dict[str, Any]:
+    """The arm's options, with the size that matches another arm."""
+    _check_options(study, arm)
+    options = dict(arm.options)
+    if arm.model == "meq-gmlp":  # read off the data once, not for every size that is tried
+        options["max_tokens"] = longest(data)
+    if arm.match is None:
+        return options
+    other = study.arm(arm.match.to)
+    if other.match is not None:
+        raise StudyError(f"{study.name!r}: {arm.name!r} is matched to {other.name!r}, which is itself matched")
+    return {
+        **options,
+        arm.match.size: _matched_size(arm, arm.match, options, other, sized_options(study, other, data), data),
+    }
+
+
+def build_objective(arm: ArmConfig, data: DataSet, floors: Mapping[str, float] | None = None) -> Objective:
+    """The task and the arm's penalties; `floors` are those of a cross-floor that another arm's run sets."""
+    penalties = []
+    for name, options in arm.penalties.items():
+        if name not in PENALTIES:
+            raise StudyError(f"the arm {arm.name!r}: there is no penalty {name!r}: {nearest(name, PENALTIES)}")
+        extra = {"floors": dict(floors or {})} if name == "cross-floor" and arm.floor_from else {}
+        penalties.append(PENALTIES[name](**options, **extra))
+    return Objective(task=data.head, penalties=tuple(penalties))
+
+
+def set_iteration(model: FusionModel, arm: ArmConfig) -> None:
+    """The solver and the backward that the arm asks for."""
+    for what, name, known in (("solver", arm.solver, SOLVERS), ("backward", arm.backward, BACKWARDS)):
+        if name is None:
+            continue
+        if name not in known:
+            raise StudyError(f"the arm {arm.name!r}: there is no {what} {name!r}: {nearest(name, known)}")
+        if not isinstance(model, Iterated):
+            raise StudyError(f"the arm {arm.name!r}: {arm.model!r} does not iterate, it has no {what}")
+        setattr(model, what, known[name]())  # type: ignore[index]
+
+
+def _opened(config: DataConfig, places: Places) -> DataSet:
+    if config.name != TABLE:
+        return open_data(config.name, places.data, **config.options)
+    if places.data is None:
+        raise StudyError("the study runs on a table: say which file")
+    columns = {each.name for each in dataclasses.fields(DataRequest)}
+    named = {name: value for name, value in config.options.items() if name in columns}
+    rest = {name: value for name, value in config.options.items() if name not in columns}
+    return DataRequest(data=str(places.data), root=places.files, options=rest, **named).open()
+
+
+def _limited(data: DataSet, limit: int | None) -> DataSet:
+    if limit is None:
+        return data
+    return replace(data, splits={name: split[:limit] for name, split in data.splits.items()})
+
+
+def _check_options(study: Study, arm: ArmConfig) -> None:
     if arm.model not in ARMS:
         raise StudyError(
             f"the arm {arm.name!r} of {study.name!r}: there is no model {arm.model!r}: {nearest(arm.model, ARMS)}"
@@ -52,14 +185,42 @@ def build_model(study: Study, arm: ArmConfig, data: DataSet, seed: int) -> Fusio
     for name in arm.options:
         if name not in known:
             raise StudyError(f"the arm {arm.name!r}: {arm.model!r} has no option {name!r}: {nearest(name, known)}")
-    seed_everything(seed)
-    return make_model(arm.model, data, arm.options)
 
 
-def build_objective(arm: ArmConfig, data: DataSet) -> Objective:
-    penalties = []
-    for name, options in arm.penalties.items():
-        if name not in PENALTIES:
-            raise StudyError(f"the arm {arm.name!r}: there is no penalty {name!r}: {nearest(name, PENALTIES)}")
-        penalties.append(PENALTIES[name](**options))
-    return Objective(task=data.head, penalties=tuple(penalties))
+def _matched_size(
+    arm: ArmConfig, match: Matched, options: dict[str, Any], other: ArmConfig, others: dict[str, Any], data: DataSet
+) -> int:
+    def build(size: int) -> FusionModel:
+        return make_model(arm.model, data, {**options, match.size: size})
+
+    def target(_: int) -> FusionModel:
+        return make_model(other.model, data, {**others, **({"tol": 0.0} if match.part == "flops" else {})})
+
+    tolerance = TOLERANCES[match.part]
+    if match.part == "flops":
+        features = _typical(data)
+        wanted = count_flops(target, 0, features)
+        return match_flops(build, wanted, features, tolerance=tolerance).size
+    with torch.device("meta"):
+        wanted = target(0).count_parameters(match.part)
+    return match_parameters(build, wanted, part=match.part, tolerance=tolerance).size
+
+
+def _typical(data: DataSet) -> dict[str, Tensor]:
+    """One sample with the mean number of tokens of each modality."""
+    few = list(data.splits["train"][:TYPICAL])
+    lengths = {
+        name: [len(x) if x.ndim > 1 else 0 for each in few if isinstance(x := each.content.get(name), Tensor)]
+        for name in data.widths
+    }
+    shapes = {name: round(sum(found) / len(found)) for name, found in lengths.items()}
+    return {name: torch.zeros(1, *([n] if (n := shapes[name]) else []), width) for name, width in data.widths.items()}
+
+
+def _drawn_order(modalities: list[str], seed: int) -> Any:
+    """A random merge order: two of the modalities first, then the others one by one."""
+    first, *rest = random.Random(seed).sample(modalities, len(modalities))
+    order: Any = first
+    for name in rest:
+        order = (order, name)
+    return order

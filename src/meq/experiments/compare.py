@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meq.experiments.study import Study
 from meq.training.record import FINISHED, RunRecord
@@ -42,6 +42,18 @@ def compare(study: Study, records: Records, *, split: str, metric: str) -> list[
     return [_line(study, records, arm.name, scores) for arm in study.arms]
 
 
+def compare_groups(study: Study, records: Records, *, split: str, metric: str) -> list[ArmLine]:
+    """The best arm of each group, by its mean on dev of what weights are selected by, as a line of its own."""
+    scores = {arm.name: _scores(records, arm.name, study.seeds, split, metric) for arm in study.arms}
+    lines = []
+    for group, members in study.groups.items():
+        on_dev = {arm: _mean(list(_selected(records, arm, study.seeds).values())) for arm in members}
+        best = max(members, key=lambda arm: -math.inf if (x := on_dev[arm]) is None or math.isnan(x) else x)
+        if on_dev[best] is not None:
+            lines.append(replace(_line(study, records, best, scores), arm=f"{group} ({best})"))
+    return lines
+
+
 def verdict(differences: Sequence[float]) -> str:
     """Called when |mean| > 2 sample standard deviations of the paired differences."""
     if not all(math.isfinite(value) for value in differences):
@@ -70,6 +82,15 @@ def _scores(records: Records, arm: str, seeds: Sequence[int], split: str, metric
         seed: record.metrics[split][metric]
         for seed, record in found.items()
         if record.scored and metric in record.metrics.get(split, {})
+    }
+
+
+def _selected(records: Records, arm: str, seeds: Sequence[int]) -> dict[int, float]:
+    found = {seed: records[arm, seed] for seed in seeds if (arm, seed) in records}
+    return {
+        seed: record.metrics["dev"][record.metric]
+        for seed, record in found.items()
+        if record.scored and record.metric in record.metrics.get("dev", {})
     }
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meq.core.options import nearest
-from meq.experiments.recipes import STUDIES, describe
+from meq.experiments.measures import measured_of
+from meq.experiments.recipes import STUDIES
 from meq.experiments.render import FORMATS, Column, Table, as_text
 from meq.experiments.study import Study, StudyError
 from meq.experiments.tables import make_tables, records_of
@@ -14,8 +15,8 @@ from meq.experiments.verify import Verification
 
 
 def study_list() -> str:
-    rows = tuple((name, _size(recipe()), describe(name).splitlines()[0]) for name, recipe in sorted(STUDIES.items()))
-    columns = (Column(key="study", title="study"), Column(key="size", title="size"), Column(key="asks", title="asks"))
+    rows = tuple((name, recipe.text.splitlines()[0], ", ".join(recipe.on)) for name, recipe in STUDIES.items())
+    columns = (Column(key="study", title="study"), Column(key="asks", title="asks"), Column(key="on", title="on"))
     return as_text(Table(title="Studies; more about one: meq study list NAME", columns=columns, rows=rows))
 
 
@@ -27,7 +28,7 @@ def tables_text(
         raise StudyError(f"there is no format {form!r}: {nearest(form, FORMATS)}")
     if paper and study.paper is None:
         raise StudyError(f"the paper has no figures for the study {study.name!r}")
-    tables = make_tables(study, records_of(folder, study), paper=paper)
+    tables = make_tables(study, records_of(folder, study), measured_of(folder, study), paper=paper)
     for name in names:
         if name not in tables:
             raise StudyError(f"{folder} has no table {name!r}: {nearest(name, tables)}")
@@ -42,7 +43,3 @@ def verification_text(folder: Path, found: Verification) -> str:
     checked = f"{found.hashes} files rehashed, {found.metrics} metrics recomputed, {found.tables} tables rebuilt"
     verdict = f"{folder} verifies" if found.ok else f"{folder} does NOT verify: {len(found.faults)} faults"
     return "\n".join([*lines, f"{verdict}; {checked}"]) + "\n"
-
-
-def _size(study: Study) -> str:
-    return f"{len(study.arms)} arms x {len(study.seeds)} seeds on {study.data.name}"

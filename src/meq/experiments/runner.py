@@ -4,37 +4,50 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from meq.data.contract import DataSet
-from meq.experiments.build import build_model, build_objective, prepare_data
+from meq.experiments.borrow import borrow_runs
+from meq.experiments.build import (
+    Places,
+    Prepared,
+    build_model,
+    build_objective,
+    prepare_data,
+    set_iteration,
+)
 from meq.experiments.manifest import MANIFEST, Manifest, files_below, read_manifest, sealed, write_manifest
 from meq.experiments.manifest import SCHEMA as MANIFEST_SCHEMA
+from meq.experiments.measures import make_measure, measured_of, read_measured, take_measure, write_measured
+from meq.experiments.measures.contract import Trained
 from meq.experiments.study import STUDY, TABLES, Study, StudyError, differences, read_study, run_place, study_text
 from meq.experiments.tables import TABLE_FORMAT, records_of, table_files
-from meq.training.files import write_bytes
+from meq.models.base import FusionModel
+from meq.models.hub import WEIGHTS
+from meq.objectives.floors import ARROW
+from meq.training.files import sha256, write_bytes
 from meq.training.fit import Training
-from meq.training.record import FAILED, RECORD, Provenance, RunRecord, read_record
+from meq.training.record import FAILED, RECORD, RunRecord, read_record
 
 
 def run_study(
     study: Study,
     folder: Path | str,
     *,
-    data_root: Path | None = None,
-    store: Path | None = None,
+    places: Places | None = None,
+    reuse: Sequence[Path] = (),
     retry_failed: bool = False,
     console: Console | None = None,
 ) -> list[RunRecord]:
     """Run what is still to be run, one after the other, and return all records; failed ones are among them.
 
-    `data_root` is the folder of the data set, where it has one; `store` keeps features. Runs that failed are left as
-    they are, or begun anew with `retry_failed`.
+    `places` says where the data lies. Runs that another study has made, of the same arm on the same data with the same
+    seed, are taken over from the folders in `reuse`. Runs that failed are left as they are, or begun anew with
+    `retry_failed`.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise StudyError("a study runs in one process; train single runs on several with `meq train`")
@@ -42,21 +55,52 @@ def run_study(
     manifest = _open(study, folder)
     with _alone(folder):
         running = _Running(study, folder, manifest, console, retry_failed)
-        running.run_all(data_root, store)
+        borrow_runs(study, folder, reuse, console)
+        running.run_all(places or Places())
     return list(records_of(folder, study).values())
 
 
-def train_run(
-    study: Study, folder: Path, run: tuple[str, int], *, data: DataSet, provenance: Provenance, console: Console
-) -> RunRecord:
-    """One run, begun or resumed, to its record; a failure is in the record, and raised only if there is none.
+def do_run(study: Study, folder: Path, run: tuple[str, int], *, prepared: Prepared, console: Console) -> RunRecord:
+    """One run, begun or resumed, to its record and its measures; a failed training is in the record.
 
     Nothing outside of the run's own folder is written: several processes may work on several runs.
     """
     name, seed = run
+    place = folder / run_place(name, seed)
+    record = _recorded(place)
+    if record is None or not record.over:
+        record = _train(study, folder, run, prepared, console)
+    missing = [measure for measure in study.measures if read_measured(place, measure) is None]
+    if record.scored and missing:
+        trained = load_trained(study, folder, run, prepared)
+        for measure in missing:
+            console.print(f"{name}, seed {seed}: measuring {measure}", highlight=False)
+            write_measured(place, take_measure(measure, study, trained))
+    return record
+
+
+def load_trained(study: Study, folder: Path, run: tuple[str, int], prepared: Prepared) -> Trained:
+    """The kept weights of a run, ready to be measured."""
+    name, seed = run
+    place, arm = folder / run_place(name, seed), study.arm(name)
+    record = read_record(place)
+    if not (place / "model" / WEIGHTS).is_file():
+        raise StudyError(f"{place} has no weights: they cannot be measured; remove the folder to train it again")
+    assert record.checkpoint is not None
+    if sha256(place / "model" / WEIGHTS) != record.checkpoint.sha256:
+        raise StudyError(f"{place}: the weights are not those that the record speaks of")
+    model = FusionModel.from_pretrained(place / "model").eval()
+    set_iteration(model, arm)
+    return Trained(model=model, data=prepared.seen_by(arm), arm=arm, record=record, prepared=prepared)
+
+
+def _train(study: Study, folder: Path, run: tuple[str, int], prepared: Prepared, console: Console) -> RunRecord:
+    """A failure is in the record, and raised only if there is none."""
+    name, seed = run
     arm, place = study.arm(name), folder / run_place(name, seed)
-    model, objective = build_model(study, arm, data, seed), build_objective(arm, data)
-    provenance = replace(provenance, study=study.name, arm=name)
+    data = prepared.seen_by(arm)
+    model, objective = build_model(study, arm, data, seed), build_objective(arm, data, _floors(study, folder, run))
+    provenance = replace(prepared.provenance, study=study.name, arm=name)
     training = Training(model, data, objective, place, study.config(name, seed), console, provenance=provenance)
     try:
         training.run(resume=True)
@@ -67,6 +111,19 @@ def train_run(
     return read_record(place)
 
 
+def _floors(study: Study, folder: Path, run: tuple[str, int]) -> dict[str, float] | None:
+    """The off-diagonal blocks that another arm's run reached on held-out samples."""
+    source = study.needs(*run)
+    if source is None:
+        return None
+    measured = read_measured(folder / run_place(*source), "coupling")
+    if measured is None:
+        raise StudyError(
+            f"{run[0]!r} takes its floors from {source[0]!r}, seed {source[1]}, which has not been measured"
+        )
+    return {pair: value for pair, value in measured.found["blocks"].items() if len(set(pair.split(ARROW))) == 2}
+
+
 class _Running:
     """One pass over a study's runs."""
 
@@ -74,7 +131,7 @@ class _Running:
         self.study, self.folder, self.manifest = study, folder, manifest
         self.console, self.retry_failed = console, retry_failed
 
-    def run_all(self, data_root: Path | None, store: Path | None) -> None:
+    def run_all(self, places: Places) -> None:
         _clean(self.folder.glob(".*.writing"))
         if self.manifest.table_format != TABLE_FORMAT:  # another version of meq wrote them
             self.manifest = replace(self.manifest, table_format=TABLE_FORMAT)
@@ -84,16 +141,12 @@ class _Running:
         if not left:
             self.console.print(f"{self.study.name}: all {len(runs)} runs are recorded in {self.folder}")
             return
-        data, provenance = prepare_data(self.study.data, data_root, store=store)
-        self._refuse_other_data(data)
-        for arm in self.study.arms:  # a mistake in the last arm should not show after a day of training the first
-            build_objective(arm, data)
-            build_model(self.study, arm, data, self.study.seeds[0])
+        prepared = prepare_data(self.study.data, places)
+        self._refuse_other_data(prepared)
+        check_study(self.study, prepared)
         for arm_name, seed in left:
             self.console.print(f"run {runs.index((arm_name, seed)) + 1} of {len(runs)}: {arm_name}, seed {seed}")
-            record = train_run(
-                self.study, self.folder, (arm_name, seed), data=data, provenance=provenance, console=self.console
-            )
+            record = do_run(self.study, self.folder, (arm_name, seed), prepared=prepared, console=self.console)
             if record.error is not None:
                 self.console.print(f"{arm_name}, seed {seed} failed: {record.error.message}", markup=False)
             self._seal_run(run_place(arm_name, seed), record)
@@ -109,12 +162,19 @@ class _Running:
             self.manifest = sealed(self.manifest, self.folder, [], without=place)
             self._seal_tables()
             return False
+        if record.scored and any(read_measured(self.folder / place, name) is None for name in self.study.measures):
+            return False
         if f"{place}/{RECORD}" not in self.manifest.files:
             self._seal_run(place, record)
         return True
 
-    def _refuse_other_data(self, data: DataSet) -> None:
-        known = {record.data.fingerprint for record in records_of(self.folder, self.study).values()}
+    def _refuse_other_data(self, prepared: Prepared) -> None:
+        known = {
+            record.data.fingerprint
+            for (arm, _), record in records_of(self.folder, self.study).items()
+            if not self.study.arm(arm).blank
+        }
+        data = prepared.data
         if known and known != {data.fingerprint()}:
             raise StudyError(
                 f"{self.folder} holds runs on other data than {data.name} is now: its fingerprint differs. Give the "
@@ -131,13 +191,23 @@ class _Running:
         self._seal_tables()
 
     def _seal_tables(self) -> None:
-        made = table_files(self.study, records_of(self.folder, self.study))
+        made = table_files(self.study, records_of(self.folder, self.study), measured_of(self.folder, self.study))
         (self.folder / TABLES).mkdir(exist_ok=True)
         for name, content in made.items():
             write_bytes(self.folder / TABLES / name, content)
         _clean([path for path in (self.folder / TABLES).iterdir() if path.name not in made])
         self.manifest = sealed(self.manifest, self.folder, files_below(self.folder, TABLES), without=TABLES)
         write_manifest(self.folder, self.manifest)
+
+
+def check_study(study: Study, prepared: Prepared) -> None:
+    """A mistake in the last arm should not show after a day of training the first."""
+    for name, options in study.measures.items():
+        make_measure(name, options)
+    for arm in study.arms:
+        data = prepared.seen_by(arm)
+        build_objective(arm, data)
+        build_model(study, arm, data, study.seeds[0])
 
 
 def _recorded(place: Path) -> RunRecord | None:

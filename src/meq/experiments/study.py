@@ -12,11 +12,12 @@ from typing import Any
 from meq.core.options import checked_options, nearest
 from meq.experiments.paper import figures
 from meq.training.config import TrainConfig
-from meq.training.plain import FormatError, dumps, loads, plain, typed
+from meq.training.plain import SINCE, FormatError, dumps, loads, plain, typed
 
 STUDY, RUNS, TABLES = "study.json", "runs", "tables"
 SCHEMA = 1
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+MATCHES = ("model", "block", "flops")
 OWN = ("seed", "trackers")
 """Fields of TrainConfig that an arm cannot set: the first is the study's, the second is nobody's result."""
 
@@ -35,6 +36,25 @@ class DataConfig:
     encoders: Mapping[str, str] = field(default_factory=dict)
     """By modality; what is not named here is encoded by the built-in encoders."""
     standardise: bool = False
+    limit: int | None = field(default=None, metadata=SINCE)
+    """Only the first so many examples of each split."""
+
+
+@checked_options
+@dataclass(frozen=True, kw_only=True)
+class Matched:
+    """A size that is chosen so that an arm costs what another one does."""
+
+    to: str
+    """The other arm."""
+    size: str = "hidden"
+    """The option that is chosen."""
+    part: str = "model"
+    """What is to be equal: the parameters of the whole `model` or of its `block`, or the `flops` of a sample."""
+
+    def __post_init__(self) -> None:
+        if self.part not in MATCHES:
+            raise StudyError(f"an arm cannot be matched in {self.part!r}: {nearest(self.part, MATCHES)}")
 
 
 @checked_options
@@ -51,6 +71,15 @@ class ArmConfig:
     """By name, see `meq.experiments.build.PENALTIES`, with their options."""
     train: Mapping[str, Any] = field(default_factory=dict)
     """Fields of TrainConfig in which this arm differs."""
+    match: Matched | None = field(default=None, metadata=SINCE)
+    blank: tuple[str, ...] = field(default=(), metadata=SINCE)
+    """Modalities that are zero for this arm, in training and in every evaluation."""
+    solver: str | None = field(default=None, metadata=SINCE)
+    """A name of `meq.experiments.build.SOLVERS`; the model's own damped iteration unless given."""
+    backward: str | None = field(default=None, metadata=SINCE)
+    """A name of `meq.experiments.build.BACKWARDS`; unrolled unless given."""
+    floor_from: str | None = field(default=None, metadata=SINCE)
+    """The arm whose measured cross-modal blocks, seed by seed, become the floors of this one's cross-floor penalty."""
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -76,6 +105,10 @@ class Study:
     train: TrainConfig = field(default_factory=TrainConfig)
     paper: str | None = None
     """Which published figures can be shown beside it, see `meq.experiments.paper.PAPER`."""
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata=SINCE)
+    """Arms of which the best one, by its mean on dev, is shown as one line more: {"best attention": (...)}."""
+    measures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, metadata=SINCE)
+    """What is read off every trained run, with its options: see `meq.experiments.measures`."""
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -88,6 +121,13 @@ class Study:
             raise StudyError(
                 f"{self.name!r} has no arm {self.reference!r} to refer to: {nearest(self.reference, names)}"
             )
+        mentioned = [name for group in self.groups.values() for name in group]
+        mentioned += [arm.match.to for arm in self.arms if arm.match] + [
+            x for arm in self.arms if (x := arm.floor_from)
+        ]
+        for name in mentioned:
+            if name not in names:
+                raise StudyError(f"{self.name!r} mentions an arm that it does not have: {nearest(name, names)}")
 
     def arm(self, name: str) -> ArmConfig:
         return next(arm for arm in self.arms if arm.name == name)
@@ -99,6 +139,11 @@ class Study:
     def runs(self) -> Iterator[tuple[str, int]]:
         """All runs in the order they are made: seed by seed, so that pairs are complete early."""
         return ((arm.name, seed) for seed in self.seeds for arm in self.arms)
+
+    def needs(self, arm: str, seed: int) -> tuple[str, int] | None:
+        """The run that must be over before this one can begin."""
+        source = self.arm(arm).floor_from
+        return None if source is None else (source, seed)
 
 
 def run_place(arm: str, seed: int) -> str:

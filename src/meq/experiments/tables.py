@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from meq.experiments.compare import ArmLine, Records, compare, scored_pairs
+from meq.experiments.compare import ArmLine, Records, compare, compare_groups, scored_pairs
+from meq.experiments.measures import make_measure
+from meq.experiments.measures.contract import Values
 from meq.experiments.paper import PaperFigures, figures
 from meq.experiments.render import FORMATS, Cell, Column, Table
 from meq.experiments.study import Study, run_place
@@ -31,21 +33,25 @@ def records_of(folder: Path, study: Study) -> Records:
     return found
 
 
-def make_tables(study: Study, records: Records, *, paper: bool = False) -> dict[str, Table]:
-    """By name: one for each split and metric, and one that lists the runs."""
+def make_tables(
+    study: Study, records: Records, measured: Mapping[str, Values] | None = None, *, paper: bool = False
+) -> dict[str, Table]:
+    """By name: one for each split and metric, those of the measures, and one that lists the runs."""
     published = figures(study.paper) if paper else None
     made = {
         f"{split}-{_slug(metric)}": comparison_table(study, records, split=split, metric=metric, published=published)
         for split, metric in scored_pairs(records.values())
     }
+    for name, values in (measured or {}).items():
+        made |= make_measure(name, study.measures[name]).tables(study, values)
     return {**made, RUNS_TABLE: runs_table(study, records)}
 
 
-def table_files(study: Study, records: Records) -> dict[str, bytes]:
+def table_files(study: Study, records: Records, measured: Mapping[str, Values] | None = None) -> dict[str, bytes]:
     """Every table in every form, by file name."""
     return {
         f"{name}.{ending}": render(table).encode()
-        for name, table in make_tables(study, records).items()
+        for name, table in make_tables(study, records, measured).items()
         for ending, render in FORMATS.items()
     }
 
@@ -64,13 +70,17 @@ def comparison_table(
         Column(key="difference_spread", title="its spread"),
         Column(key="verdict", title="verdict"),
     )
+    lines += compare_groups(study, records, split=split, metric=metric)
     rows: list[tuple[Cell, ...]] = [_cells(line) for line in lines]
     notes = [MEANING.format(reference=study.reference), *_failures(records.values())]
+    if study.groups:
+        notes.append("A line with an arm in brackets shows the best of several arms, chosen by its mean on dev.")
     if published is not None and published.applies(split, metric):
         known = {figure.arm: figure.value for figure in published.figures}
         columns = (*columns, Column(key="paper", title="paper (published)"))
-        rows = [(*row, known.get(str(row[0]))) for row in rows]
-        others = [figure for figure in published.figures if figure.arm not in {line.arm for line in lines}]
+        shown = {str(row[0]).split(" (")[0] for row in rows}
+        rows = [(*row, known.get(str(row[0]).split(" (")[0])) for row in rows]
+        others = [figure for figure in published.figures if figure.arm not in shown]
         rows += [(f"{figure.arm} (paper only)", *[None] * (len(columns) - 2), figure.value) for figure in others]
         notes.append(published.label)
     elif published is not None:

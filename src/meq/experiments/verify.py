@@ -7,7 +7,11 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from meq.experiments.borrow import read_borrowed
 from meq.experiments.manifest import MANIFEST, Manifest, files_below, read_manifest
+from meq.experiments.measures import measured_of, read_measured
+from meq.experiments.measures.contract import FOLDER as MEASURES
+from meq.experiments.measures.contract import Measured, Values
 from meq.experiments.metrics import UnknownMetricError, recompute
 from meq.experiments.study import STUDY, TABLES, Study, read_study, run_place
 from meq.experiments.tables import TABLE_FORMAT, table_files
@@ -70,7 +74,7 @@ class _Verifier:
         records = {run: record for run in study.runs() if (record := self._record(study, *run)) is not None}
         if manifest is not None:
             self._unlisted(manifest, study, records)
-        self._same_data(records)
+        self._same_data(study, records)
         for (arm, seed), record in records.items():
             self._run(run_place(arm, seed), record)
         self._tables(study, records, manifest)
@@ -139,15 +143,21 @@ class _Verifier:
         if not record.over:
             return None
         expected = {"study": study.name, "arm": arm, "config": study.config(arm, seed).to_json()}
+        if (borrowed := read_borrowed(self.folder / place)) is not None:
+            expected |= {"study": borrowed.study, "arm": borrowed.arm}
+            if sha256(self.folder / name) != borrowed.record_sha256:
+                self._fault(name, "not the record that was taken over from another study")
         for part, value in expected.items():
             if plain(getattr(record, part)) != plain(value):
                 self._fault(name, f"its {part} is not what the study has for {arm}, seed {seed}")
         return record
 
-    def _same_data(self, records: dict[tuple[str, int], RunRecord]) -> None:
-        first = next(iter(records.values()), None)
+    def _same_data(self, study: Study, records: dict[tuple[str, int], RunRecord]) -> None:
+        """Arms that see the same modalities were trained on the same features."""
+        first: dict[tuple[str, ...], str] = {}
         for (arm, seed), record in records.items():
-            if first is not None and record.data.fingerprint != first.data.fingerprint:
+            known = first.setdefault(study.arm(arm).blank, record.data.fingerprint)
+            if record.data.fingerprint != known:
                 self._fault(f"{run_place(arm, seed)}/{RECORD}", "it was trained on other data than the first run")
 
     def _run(self, place: str, record: RunRecord) -> None:
@@ -210,7 +220,8 @@ class _Verifier:
             words += "the command that ran the study rebuilds them"
             self._fault(MANIFEST, f"the tables cannot be compared: {words}")
             return
-        rebuilt = table_files(study, records) if (self.folder / TABLES).is_dir() or records else {}
+        measured = self._measured(study, records)
+        rebuilt = table_files(study, records, measured) if (self.folder / TABLES).is_dir() or records else {}
         there = (
             {Path(name).name for name in files_below(self.folder, TABLES)} if (self.folder / TABLES).is_dir() else set()
         )
@@ -221,6 +232,34 @@ class _Verifier:
                 self._fault(place, "it does not follow from the records")
             elif name not in there or (self.folder / place).read_bytes() != rebuilt[name]:
                 self._fault(place, "it differs from the table that the records give")
+
+    def _measured(self, study: Study, records: dict[tuple[str, int], RunRecord]) -> dict[str, Values]:
+        """What was measured, of the weights that the record speaks of, as the study asks."""
+        for run, record in records.items():
+            for name, options in study.measures.items():
+                place = f"{run_place(*run)}/{MEASURES}/{name}.json"
+                measured = read_measured(self.folder / run_place(*run), name)
+                if measured is None:
+                    if record.scored:
+                        self.found.notes.append(f"{run[0]}, seed {run[1]}: {name} was not measured")
+                    continue
+                checkpoint = record.checkpoint
+                if checkpoint is None or measured.weights_sha256 != checkpoint.sha256:
+                    self._fault(place, "it was measured on other weights than the record speaks of")
+                if plain(measured.options) != plain(options):
+                    self._fault(place, "it was measured with other options than the study has")
+                self._same_score(place, measured, record)
+        return measured_of(self.folder, study)
+
+    def _same_score(self, place: str, measured: Measured, record: RunRecord) -> None:
+        """Where a measure reads all of a split at the read depth, it must find the record's own score."""
+        found = measured.found
+        if measured.measure != "steps" or measured.options.get("limit") is not None or not found:
+            return
+        scored = record.metrics.get(found["split"], {}).get(found["metric"], math.nan)
+        self.found.metrics += 1
+        if not math.isclose(scored, found["answer"]["all"], abs_tol=1e-3):
+            self._fault(place, f"its score is {found['answer']['all']!r}, the record has {scored!r}")
 
     def _fault(self, name: str, message: str) -> None:
         self.changed.add(name)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from meq.data.contract import DataSet
 from meq.data.standardise import Standardisation
 from meq.models.hub import WEIGHTS
 from meq.training.files import sha256, write_bytes
-from meq.training.plain import FormatError, dumps, loads, typed
+from meq.training.plain import SINCE, FormatError, dumps, loads, typed
 from meq.training.predictions import Predictions, write_predictions
 from meq.training.record import EncoderFacts, HashedFile, Provenance, RunRecord
 
@@ -33,6 +33,12 @@ class Task:
     encoders: Mapping[str, EncoderFacts]
     standardisation: Standardisation | None
     weights_sha256: str
+    kinds: Mapping[str, str] = field(default_factory=dict, metadata=SINCE)
+    """By modality that was encoded: image, regions, text or audio; nothing where that is not known."""
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata=SINCE)
+    """By modality: the columns of the table it was read from; nothing for data that is no table."""
+    label: str | None = field(default=None, metadata=SINCE)
+    """The table's column of labels."""
 
 
 def bundled(
@@ -55,6 +61,9 @@ def bundled(
         encoders=record.data.encoders,
         standardisation=provenance.standardisation,
         weights_sha256=checkpoint.sha256,
+        kinds=provenance.kinds,
+        columns={name: tuple(columns) for name, columns in data.facts.get("columns", {}).items()},
+        label=data.facts["label"] if "columns" in data.facts else None,
     )
     write_bytes(folder / "model" / CARD, card(task, record).encode())
     write_bytes(folder / "model" / TASK, dumps(task).encode())

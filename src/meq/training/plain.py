@@ -17,6 +17,9 @@ from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from meq.core.options import nearest
 
 NOT_FINITE = "not finite"
+LATER = "later"
+SINCE = {LATER: True}
+"""`field(default=..., metadata=SINCE)`: a field that files of older versions do not have, and then has its default."""
 Kind = TypeVar("Kind")
 
 
@@ -102,8 +105,9 @@ def _convert(kind: Any, value: Any, where: str, field: str) -> Any:
 def _dataclass(kind: Any, value: Any, where: str, field: str) -> Any:
     entries = _expect(value, dict, where, field, "an object")
     kinds = _hints(kind)
+    older = {each.name for each in dataclasses.fields(kind) if each.metadata.get(LATER)}
     for name in kinds:
-        if name not in entries:
+        if name not in entries and name not in older:
             raise FormatError(f"{where}: the field {_below(field, name)!r} is missing")
     for name in entries:
         if name not in kinds:

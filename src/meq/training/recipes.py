@@ -1,9 +1,10 @@
-"""What the command line can train so far, by name."""
+"""What the command line trains: arms by name, data read and encoded."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,25 @@ from torch import Tensor
 from meq import models
 from meq.core.options import nearest
 from meq.data.contract import DataSet
-from meq.data.findings import Findings, OnBad
+from meq.data.findings import Finding, Findings
 from meq.data.request import DataRequest
 from meq.data.standardise import standardise
-from meq.encoders.choice import encoders_by_kind
-from meq.encoders.encode import encode
+from meq.data.table_files import is_table
+from meq.encoders.choice import OFFLINE, encoders_by_kind, encoding_device, preferred_names
+from meq.encoders.encode import encode_and_count
+from meq.encoders.survey import Progress
 from meq.models.base import FusionModel
 from meq.objectives import JacobianRange, Objective, ResidualCorrection
 from meq.training.config import TrainConfig
 from meq.training.fit import Training
 from meq.training.record import Provenance, RunRecord
+from meq.training.request import RunRequest, write_request
 from meq.training.seeds import seed_everything
 
 ARMS: Mapping[str, tuple[Callable[..., FusionModel], dict[str, Any]]] = {
     "meq": (models.MutualEquilibrium, {}),
     "meq-gmlp": (models.MutualEquilibrium, {"mixer": "gmlp"}),
+    "tree": (models.EquilibriumTree, {}),
     "concat": (models.Concat, {}),
     "self-attention": (models.SelfAttention, {}),
     "cross-attention": (models.CrossAttention, {}),
@@ -36,6 +41,12 @@ ARMS: Mapping[str, tuple[Callable[..., FusionModel], dict[str, Any]]] = {
 }
 
 
+SHAPE: Mapping[str, Any] = {"dim": 64, "heads": 4, "steps": 8, "dropout": 0.0}
+"""The size of a model that nobody has given another size."""
+SHOWN = 5
+"""How many bad rows are named one by one."""
+
+
 def prepare(
     request: DataRequest,
     encoders: Mapping[str, str | None],
@@ -43,21 +54,58 @@ def prepare(
     store: Path | None = None,
     skip_bad: bool = False,
     standardised: bool = True,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda words: None,
 ) -> tuple[DataSet, Provenance]:
     """The data set that was asked for, read and encoded, and where its features come from.
 
-    `encoders` maps kinds of content to encoders' names; what has none of its own gets the built-in one of its kind.
-    Numbers that come with the data are standardised by the train split; what encoders make is left as it is.
+    `encoders` maps kinds of content to encoders' names. What has none of its own gets, in a table, an encoder whose
+    weights came with pip if it is installed, and otherwise the built-in one of its kind. Numbers that come with the
+    data are standardised by the train split; what encoders make is left as it is. `say` is told what is done.
     """
-    on_bad: OnBad = "skip" if skip_bad else "raise"
-    data, statistics = request.open(Findings(on_bad)), None
+    findings = Findings("skip" if skip_bad else "raise")
+    data, statistics = request.open(findings), None
     if standardised and any(modality.kind == "features" for modality in data.modalities.values()):
         data, statistics = standardise(data)
-    chosen = encoders_by_kind(data, encoders)
+    named = {kind: name for kind, name in encoders.items() if name is not None}
+    if is_table(request.data):
+        named = preferred_names(data, encoders)
+    chosen = encoders_by_kind(data, named, device=encoding_device())
+    provenance = Provenance(
+        standardisation=statistics,
+        kinds={name: encoder.kind for name, encoder in chosen.items()},
+        request=RunRequest.of(request, named, store=store, skip_bad=skip_bad),
+    )
     if not chosen:
-        return data, Provenance(standardisation=statistics)
-    encoded = encode(data, chosen, store=store, on_bad=on_bad)
-    return encoded, Provenance(source_fingerprint=data.fingerprint(), standardisation=statistics)
+        say_left_out(findings, say)
+        return data, provenance
+    _say_encoders({name: encoder.name for name, encoder in chosen.items()}, named, encoders, say)
+    encoded = encode_and_count(data, chosen, store=store, on_bad=findings.on_bad, progress=progress)
+    say_left_out([*findings, *encoded.findings], say)
+    return encoded.data, replace(provenance, source_fingerprint=data.fingerprint())
+
+
+def _say_encoders(
+    used: Mapping[str, str], named: Mapping[str, str], asked: Mapping[str, str | None], say: Callable[[str], None]
+) -> None:
+    say("encoders: " + ", ".join(f"{modality} by {name}" for modality, name in used.items()))
+    fallen_back = [
+        kind for kind in OFFLINE if kind in named and asked.get(kind) is None and named[kind] != OFFLINE[kind]
+    ]
+    if fallen_back:
+        say(f"better encoders of {' and '.join(fallen_back)} come with: pip install 'meq[offline]'")
+
+
+def say_left_out(findings: Findings | Sequence[Finding], say: Callable[[str], None]) -> None:
+    """How many rows were left out, and the first of them with their places."""
+    found = list(findings)
+    if not found:
+        return
+    say(f"left out as bad: {len(findings):,}")
+    for finding in found[:SHOWN]:
+        say(f"  {finding}")
+    if len(findings) > SHOWN:
+        say(f"  and {len(findings) - SHOWN:,} more")
 
 
 def make_model(arm: str, data: DataSet, shape: Mapping[str, Any]) -> FusionModel:
@@ -65,8 +113,8 @@ def make_model(arm: str, data: DataSet, shape: Mapping[str, Any]) -> FusionModel
     if arm not in ARMS:
         raise ValueError(f"there is no arm {arm!r}: {nearest(arm, ARMS)}")
     build, fixed = ARMS[arm]
-    if fixed.get("mixer") == "gmlp":
-        fixed = {**fixed, "max_tokens": _longest(data)}
+    if fixed.get("mixer") == "gmlp" and "max_tokens" not in shape:
+        fixed = {**fixed, "max_tokens": longest(data)}
     known = inspect.signature(build).parameters
     options = {name: value for name, value in shape.items() if name in known}
     return build(dict(data.widths), len(data.labels), head=data.head, **fixed, **options)
@@ -79,9 +127,9 @@ def train_arm(
     config: TrainConfig,
     shape: Mapping[str, Any],
     *,
-    lambda_j: float,
-    lambda_f: float,
-    resume: bool,
+    lambda_j: float = 0.5,
+    lambda_f: float = 0.3,
+    resume: bool = False,
     provenance: Provenance | None = None,
 ) -> RunRecord | None:
     """Train; the record on the first process, None on the others."""
@@ -90,11 +138,16 @@ def train_arm(
     penalties = (JacobianRange(weight=lambda_j), ResidualCorrection(weight=lambda_f))
     objective = Objective(task=data.head, penalties=penalties if model.operator is not None else ())
     training = Training(model, data, objective, folder, config, provenance=provenance)
+    request = None if provenance is None else provenance.request
+    begun = any(training.checkpoints.folder.glob("step-*"))  # then the request of that run stays
+    if training.main and request is not None and not begun:
+        write_request(folder, request)
     record = training.run(resume=resume)
     return record if training.main else None
 
 
-def _longest(data: DataSet) -> dict[str, int]:
+def longest(data: DataSet) -> dict[str, int]:
+    """The most tokens that an example has, by modality."""
     examples = [example for split in data.splits.values() for example in split]
     return {
         name: max(len(x) for example in examples if isinstance(x := example.content.get(name), Tensor))

@@ -16,6 +16,7 @@ from meq.training.config import TrainConfig
 from meq.training.environment import Session
 from meq.training.files import write_bytes
 from meq.training.plain import FormatError, dumps, loads, typed
+from meq.training.request import RunRequest
 
 RECORD = "record.json"
 SCHEMA = 1
@@ -60,6 +61,10 @@ class Provenance:
     source_fingerprint: str | None = None
     """Of the data set before it was encoded; None where it came as features."""
     standardisation: Standardisation | None = None
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    """By modality that is encoded: image, regions, text or audio."""
+    request: RunRequest | None = None
+    """What to read to have the same data again; None where it was not asked for by name or path."""
 
 
 @dataclass(frozen=True, kw_only=True)

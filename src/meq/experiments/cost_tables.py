@@ -1,0 +1,141 @@
+"""Costs as tables: arm by arm, and over the number of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from meq.experiments.cost import Cost, Costs
+from meq.experiments.cost_sweep import Sweep, ToTolerance
+from meq.experiments.render import Cell, Column, Table
+
+GIGA, MEGA = 1e9, 1e6
+TIMES = "Times: median and quartiles of the timed passes; the arms take turns, and only ratios inside one table hold."
+MEMORY = (
+    "Peak MB: weights, those of the encoders too, and the most that a pass holds besides; on CUDA by its allocator, "
+    "elsewhere the peak of live tensor bytes."
+)
+PAPER: Mapping[str, tuple[float, float, int]] = {
+    "concat": (1.465, 19.27, 1015),
+    "low-rank": (1.483, 19.27, 1003),
+    "cross-attention": (1.621, 21.20, 1004),
+    "self-attention": (1.745, 21.96, 1006),
+    "meq K=1": (1.627, 20.89, 1003),
+    "meq K=5": (2.304, 27.64, 1003),
+    "meq K=10": (3.127, 36.08, 1003),
+    "meq K=20": (4.778, 52.95, 1003),
+}
+"""The paper's ms, GFLOPs and MB: batch 32 on one RTX 3090. None of them was measured here."""
+PAPER_STEP, PAPER_BASE = 1.687, 19.204
+"""The paper's GFLOPs per step, and its base extrapolated to K = 0."""
+BESIDE_THE_PAPER = (
+    f"The paper states {PAPER_STEP} GFLOPs per step on a base of {PAPER_BASE}. FLOPs here are two per multiply-add "
+    "throughout, and the encoders alone agree with its base. Of our block a step is twice the paper's figure, which is "
+    "what its linear layers come to in multiply-adds: the paper either counts the block by them, or has a block that "
+    "computes half as much with as many parameters."
+)
+
+
+def arms_table(costs: Costs, *, conditions: str, published: bool = False) -> Table:
+    """One line per arm; with `published`, the paper's figures beside it."""
+    columns: list[Column] = [
+        Column(key="arm", title="arm"),
+        Column(key="parameters", title="parameters"),
+        *_cost_columns(),
+        Column(key="ms_ratio", title="x time", digits=2),
+        Column(key="flops_ratio", title="x FLOPs", digits=2),
+    ]
+    rows: list[tuple[Cell, ...]] = [
+        (cost.arm, cost.parameters, *_cost_cells(cost), costs.ms_ratio.get(cost.arm), costs.flops_ratio.get(cost.arm))
+        for cost in costs.arms
+    ]
+    notes = [conditions, *_meaning(costs.arms)]
+    if costs.reference is not None:
+        notes.append(f"x: as a multiple of {costs.reference}, the cheapest arm that does not iterate.")
+    if published:
+        columns += _paper_columns()
+        rows = [(*row, *PAPER.get(str(row[0]), (None, None, None))) for row in rows]
+        notes.append("paper (published): batch 32 on one RTX 3090; not measured here.")
+    return _without_empty("cost: what does a forward pass cost?", columns, rows, notes)
+
+
+def cost_table(cost: Cost, *, conditions: str, title: str) -> Table:
+    """One line, of a model on its own."""
+    return _without_empty(title, list(_cost_columns()), [_cost_cells(cost)], [conditions, *_meaning([cost])])
+
+
+def sweep_table(
+    sweep: Sweep, *, conditions: str, published: bool = False, title: str = "cost: what does one more step cost?"
+) -> Table:
+    """One line per number of steps; what a step adds, and the base, are said below."""
+    rows: list[tuple[Cell, ...]] = [(point.steps, *_cost_cells(point)) for point in sweep.points]
+    notes = [conditions, *_meaning(sweep.points), *step_notes(sweep), *([BESIDE_THE_PAPER] if published else [])]
+    return _without_empty(title, [Column(key="steps", title="K"), *_cost_columns()], rows, notes)
+
+
+def step_notes(sweep: Sweep) -> list[str]:
+    """What a step adds, whether memory moves, and what came of a run to tolerance."""
+    flops, ms = sweep.flops, sweep.ms
+    notes = [
+        f"A step adds {flops.per_step / GIGA:.4f} GFLOPs per sample, constant to within {flops.deviation / GIGA:.4f}, "
+        f"on a base of {flops.base / GIGA:.4f} at K = 0."
+    ]
+    if ms is not None:
+        notes.append(
+            f"A step adds {ms.per_step:.3f} ms per sample on a base of {ms.base:.3f}; increments between "
+            f"neighbouring K lie within {ms.deviation:.3f} of it."
+        )
+    notes.append(
+        f"From K = 2 on, working memory grows by {sweep.memory_growth:.1%}. (A single step starts from the injection "
+        "itself, and so holds one state less.)"
+    )
+    return notes if sweep.to_tolerance is None else [*notes, tolerance_note(sweep.to_tolerance)]
+
+
+def tolerance_note(found: ToTolerance) -> str:
+    lost = f", {found.diverged:.0%} diverged" if found.diverged else ""
+    return (
+        f"Left to run to a tolerance of {found.tolerance:g} with a cap of {found.cap} steps: {found.mean_steps:.1f} "
+        f"steps on average, {found.most_steps} at most; {found.capped:.0%} of {found.samples} samples reached the "
+        f"cap{lost}."
+    )
+
+
+def _meaning(costs: Sequence[Cost]) -> list[str]:
+    return [MEMORY] if all(cost.ms is None for cost in costs) else [TIMES, MEMORY]
+
+
+def _without_empty(
+    title: str, columns: Sequence[Column], rows: Sequence[tuple[Cell, ...]], notes: Sequence[str]
+) -> Table:
+    """The table without columns that nobody has a value for, such as times on the meta device."""
+    kept = [at for at in range(len(columns)) if any(row[at] is not None for row in rows)]
+    return Table(
+        title=title,
+        columns=tuple(columns[at] for at in kept),
+        rows=tuple(tuple(row[at] for at in kept) for row in rows),
+        notes=tuple(notes),
+    )
+
+
+def _cost_columns() -> tuple[Column, ...]:
+    return (
+        Column(key="ms", title="ms / sample", digits=3),
+        Column(key="ms_low", title="from", digits=3),
+        Column(key="ms_high", title="to", digits=3),
+        Column(key="gflops", title="GFLOPs / sample"),
+        Column(key="peak_mb", title="peak MB", digits=2),
+        Column(key="working_mb", title="of it working", digits=2),
+    )
+
+
+def _cost_cells(cost: Cost) -> tuple[Cell, ...]:
+    memory = (cost.peak_bytes / MEGA, cost.working_bytes / MEGA)
+    return cost.ms, cost.ms_low, cost.ms_high, cost.flops / GIGA, *memory
+
+
+def _paper_columns() -> tuple[Column, ...]:
+    return (
+        Column(key="paper_ms", title="paper (published): ms", digits=3),
+        Column(key="paper_gflops", title="GFLOPs", digits=2),
+        Column(key="paper_mb", title="peak MB"),
+    )

@@ -1,0 +1,56 @@
+"""What can be read off a trained run, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from meq.core.options import nearest
+from meq.experiments.measures.contract import (
+    SCHEMA,
+    Measure,
+    Measured,
+    Trained,
+    Values,
+    read_measured,
+    write_measured,
+)
+from meq.experiments.measures.coupling import Coupling
+from meq.experiments.measures.fixed_point import FixedPoint
+from meq.experiments.measures.steps import Steps
+from meq.experiments.study import Study, StudyError, run_place
+from meq.training.plain import plain
+
+MEASURES: Mapping[str, type[Measure]] = {each.name: each for each in (Steps, FixedPoint, Coupling)}
+
+
+def make_measure(name: str, options: Mapping[str, Any]) -> Measure:
+    if name not in MEASURES:
+        raise StudyError(f"there is no measure {name!r}: {nearest(name, MEASURES)}")
+    return MEASURES[name](**options)
+
+
+def take_measure(name: str, study: Study, trained: Trained) -> Measured:
+    """One measure of one run."""
+    measure = make_measure(name, study.measures[name])
+    assert trained.record.checkpoint is not None
+    return Measured(
+        schema=SCHEMA,
+        measure=name,
+        options=plain(dict(study.measures[name])),
+        weights_sha256=trained.record.checkpoint.sha256,
+        found=plain(dict(measure.take(trained) or {})),
+    )
+
+
+def measured_of(folder: Path, study: Study) -> dict[str, Values]:
+    """By measure: what was found on the runs that have it."""
+    found: dict[str, dict[tuple[str, int], Mapping[str, Any]]] = {}
+    for name in study.measures:
+        taken = {run: read_measured(folder / run_place(*run), name) for run in study.runs()}
+        found[name] = {run: each.found for run, each in taken.items() if each is not None and each.found}
+    return dict(found)
+
+
+__all__ = ["MEASURES", "make_measure", "measured_of", "read_measured", "take_measure", "write_measured"]

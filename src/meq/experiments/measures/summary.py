@@ -1,0 +1,36 @@
+"""Means and spreads over seeds, for the tables of measures."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from meq.experiments.measures.contract import Found, Values
+from meq.experiments.render import Cell
+from meq.experiments.study import Study
+
+SPREADS = "Mean and spread (sample standard deviation) over seeds."
+
+
+def by_seed(study: Study, values: Values, arm: str) -> list[Found]:
+    """What was found on the runs of an arm, in the order of the seeds."""
+    return [values[arm, seed] for seed in study.seeds if (arm, seed) in values]
+
+
+def arms_in(study: Study, values: Values) -> list[str]:
+    return [arm.name for arm in study.arms if by_seed(study, values, arm.name)]
+
+
+def over_seeds(found: Sequence[Found], pick: Callable[[Found], Any]) -> tuple[Cell, Cell]:
+    """(mean, spread) of one number over seeds; None for what is not there."""
+    numbers = [float(value) for each in found if (value := pick(each)) is not None]
+    if not numbers:
+        return None, None
+    return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
+
+
+def names_in(study: Study, values: Values, key: str) -> list[str]:
+    """All names that a mapping under `key` has on any run, in order of appearance."""
+    found = [each.get(key, {}) for arm in arms_in(study, values) for each in by_seed(study, values, arm)]
+    return list(dict.fromkeys(name for each in found for name in each))

@@ -1,0 +1,107 @@
+"""One style for all figures, and how they are saved; nothing global is changed."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+try:
+    import matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise ImportError("figures need matplotlib: pip install 'meq[viz]'") from error
+
+from meq.viz.colours import FAINT, INK, PAPER, RULE
+
+DPI = 144
+SETTINGS: dict[str, Any] = {
+    **{"font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold"},
+    **{"axes.titlelocation": "left", "axes.labelsize": 9, "legend.fontsize": 8.5, "legend.frameon": False},
+    **{"axes.edgecolor": FAINT, "axes.labelcolor": INK, "text.color": INK, "axes.linewidth": 0.8},
+    **{"xtick.color": FAINT, "ytick.color": FAINT, "xtick.labelcolor": INK, "ytick.labelcolor": INK},
+    **{"axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": RULE},
+    **{"grid.linewidth": 0.6, "axes.axisbelow": True, "lines.linewidth": 1.8, "lines.markersize": 4.5},
+    **{"figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER},
+    # Text as outlines looks the same everywhere; the salt makes the names inside an SVG the same every time.
+    **{"svg.fonttype": "path", "svg.hashsalt": "meq", "figure.dpi": DPI},
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """The style, for as long as something is drawn; the caller's own settings come back afterwards."""
+    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
+        # A caption may hold letters that the font lacks: they are shown as boxes, and that is no fault of the reader.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
+        yield
+
+
+def new_figure(width: float, height: float, *, constrained: bool = True) -> Figure:
+    """An empty figure in inches, with a canvas of its own."""
+    figure = Figure(figsize=(width, height), layout="constrained" if constrained else None)
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def as_png(figure: Figure, *, dpi: int = DPI) -> bytes:
+    return _rendered(figure, "png", {"Software": None}, dpi)
+
+
+def as_svg(figure: Figure) -> bytes:
+    return _rendered(figure, "svg", {"Date": None, "Creator": None}, DPI)
+
+
+def save(figure: Figure, stem: Path | str) -> tuple[Path, Path]:
+    """Write stem.png and stem.svg, whole or not at all; the same figure gives the same bytes."""
+    stem = Path(stem)
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    png, svg = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
+    write_whole(png, as_png(figure))
+    write_whole(svg, as_svg(figure))
+    return png, svg
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write beside the target, then rename over it."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def plain(text: str) -> str:
+    """Text that matplotlib shows as it is: a dollar is a dollar, not the beginning of a formula."""
+    return text.replace("$", r"\$")
+
+
+def mark_read(axes: Axes, read: int) -> None:
+    """K, the step that is read, as a line with its name."""
+    axes.axvline(read, color=FAINT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+    axes.annotate(
+        f"K = {read}", (read, 1), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points",
+        va="top", ha="left", color=FAINT, fontsize=8,
+    )  # fmt: skip
+
+
+def whole_steps(axes: Axes) -> None:
+    """The horizontal axis counts steps: whole numbers only."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
+    axes.set_xlabel("step k of the iteration")
+
+
+def _rendered(figure: Figure, form: str, metadata: dict[str, Any], dpi: int) -> bytes:
+    out = io.BytesIO()
+    with styled():
+        figure.savefig(out, format=form, metadata=metadata, dpi=dpi)
+    return out.getvalue()
