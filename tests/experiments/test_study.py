@@ -8,27 +8,11 @@ import pytest
 from experiments.samples import RELEASED, study
 
 from meq.data.contract import DataSet
-from meq.experiments import ArmConfig, DataConfig, StudyError, make_study, read_study, recipe
+from meq.experiments import ArmConfig, DataConfig, StudyError, make_study, read_study
 from meq.experiments.build import build_model, build_objective, prepare_data
-from meq.experiments.recipes import STUDIES, describe
-from meq.experiments.study import differences, run_place, study_text
+from meq.experiments.study import Matched, differences, run_place
 from meq.training.plain import FormatError
 from meq.training.record import encoders_of
-
-
-@pytest.mark.parametrize("name", sorted(STUDIES))
-def test_every_recipe_states_command_duration_and_what_to_expect(name: str) -> None:
-    said = describe(name)
-    assert f"Command: meq study run {name} --out " in said
-    assert "Duration: " in said
-    assert "Expect: " in said
-    assert make_study(name).name == name
-
-
-@pytest.mark.parametrize("name", sorted(STUDIES))
-def test_every_study_survives_its_file(name: str, tmp_path: Path) -> None:
-    (tmp_path / "study.json").write_text(study_text(make_study(name)))
-    assert read_study(tmp_path) == make_study(name)
 
 
 def test_runs_go_seed_by_seed_and_an_arm_may_differ_in_its_training() -> None:
@@ -51,8 +35,11 @@ def test_runs_go_seed_by_seed_and_an_arm_may_differ_in_its_training() -> None:
         (lambda: replace(study("meq", "concat"), reference="conct"), "did you mean 'concat'"),
         (lambda: ArmConfig(name="a", model="meq", train={"learning_rat": 1}), "did you mean 'learning_rate'"),
         (lambda: ArmConfig(name="a", model="meq", train={"seed": 1}), "cannot set 'seed'"),
-        (lambda: make_study("statments"), "did you mean 'statements'"),
-        (lambda: recipe(lambda: make_study("statements")), "two studies called 'statements'"),
+        (lambda: make_study("ablaton"), "did you mean 'ablation'"),
+        (lambda: make_study("main", "scens"), "makes no sense on 'scens'"),
+        (lambda: make_study("hops", "snli-ve"), "makes no sense on 'snli-ve'; it runs on scenes"),
+        (lambda: replace(study("a", "b"), groups={"best": ("a", "c")}), "does not have"),
+        (lambda: Matched(to="a", part="flop"), "did you mean 'flops'"),
     ],
 )
 def test_a_wrong_study_is_answered_in_words(wrong, message: str) -> None:
@@ -72,7 +59,7 @@ def test_an_unknown_field_names_the_nearest() -> None:
 
 @pytest.fixture(scope="module")
 def data() -> DataSet:
-    return prepare_data(DataConfig(name="statements", options={"train": 4, "dev": 2, "test": 2}))[0]
+    return prepare_data(DataConfig(name="statements", options={"train": 4, "dev": 2, "test": 2})).data
 
 
 @pytest.mark.parametrize(
@@ -98,7 +85,8 @@ def test_the_same_seed_builds_the_same_weights(data: DataSet) -> None:
 
 def test_pictures_and_texts_are_encoded_and_the_encoders_remembered() -> None:
     config = DataConfig(name="scenes", options={"train": 18, "dev": 18, "test": 18}, standardise=True)
-    data, provenance = prepare_data(config)
+    prepared = prepare_data(config)
+    data, provenance = prepared.data, prepared.provenance
     encoders = encoders_of(data)
     assert set(data.widths) == set(encoders) == {"image", "text"}
     assert encoders["image"].name.startswith("patches")

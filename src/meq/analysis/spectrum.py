@@ -194,7 +194,10 @@ def _leading_pairs(matrix: Matrix, count: int, tol: float) -> list[_Pair]:
 def _dense_pairs(dense: np.ndarray, count: int) -> list[_Pair]:
     values, vectors = np.linalg.eig(dense.T)
     return [
-        _Pair(complex(values[place]), float(np.linalg.norm(dense.T @ vectors[:, place] - values[place] * vectors[:, place])))
+        _Pair(
+            complex(values[place]),
+            float(np.linalg.norm(dense.T @ vectors[:, place] - values[place] * vectors[:, place])),
+        )
         for place in _by_modulus(values)[:count]
     ]
 

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
+from meq.cli.analyze import analyze
 from meq.cli.data import data_app
 from meq.cli.encode import encode
+from meq.cli.evaluate import evaluate
+from meq.cli.predict import predict
+from meq.cli.root import Book
 from meq.cli.study import study_app
 from meq.cli.train import train
-from meq.version import __version__
 
-app = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help="Mutual equilibrium.")
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        print(f"meq {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
-    """Mutual equilibrium: multimodal representation learning by coupled fixed points."""
-
-
-app.add_typer(data_app, name="data")
-app.add_typer(study_app, name="study")
-app.command()(encode)
-app.command()(train)
+book = Book()
+book.add("Data", "data", data_app)
+book.add("Data", "encode", encode)
+book.add("Train", "train", train)
+book.add("Train", "evaluate", evaluate)
+book.add("Use", "predict", predict)
+book.add("Understand", "analyze", analyze)
+book.add("Laboratory", "study", study_app)
+app = book.app
 
 
 def main() -> None:

@@ -38,7 +38,13 @@ ImageEncoder = Annotated[str | None, typer.Option(help=f"For pictures: {_named('
 TextEncoder = Annotated[str | None, typer.Option(help=f"For texts: {_named('text')}.")]
 RegionEncoder = Annotated[str | None, typer.Option(help=f"For regions of pictures: {_named('regions')}.")]
 AudioEncoder = Annotated[str | None, typer.Option(help=f"For sounds: {_named('audio')}.")]
-Debug = Annotated[bool, typer.Option(help="Show the traceback of an error.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Run = Annotated[str, typer.Argument(help="A trained run: its folder, or its name on the Hub.")]
+OtherData = Annotated[
+    str | None, typer.Argument(help="A table with the columns of training, or a data set; else the run's own data.")
+]
+Part = Annotated[str | None, typer.Option("--split", help="One split only: train, dev, test, or all of a table.")]
 
 
 def request(

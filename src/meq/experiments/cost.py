@@ -151,6 +151,18 @@ class Feed:
         return [tensor for part in parts if isinstance(part, nn.Module) for tensor in _weights(part)]
 
 
+def chosen_device(asked: str | None) -> str:
+    """The device that was asked for, if it is there; else an accelerator, else the CPU."""
+    if asked is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=asked)
+    except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without CUDA
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"there is no device {asked!r} here: {reason}") from error
+    return asked
+
+
 def count_pass(model: FusionModel, feed: Feed) -> int:
     """FLOPs of one pass of the whole batch, two per multiply-add."""
     # fused attention hides its products from the counter

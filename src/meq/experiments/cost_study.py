@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from meq.core.options import checked_options
-from meq.experiments.cost import Costs, measure_costs
+from meq.experiments.cost import Costs, chosen_device, measure_costs
 from meq.experiments.cost_arms import ARM_NAMES, Form, FrozenEncoders, form_of, matched_arms, paper_encoders
 from meq.experiments.cost_sweep import Sweep, sweep_steps
 from meq.experiments.cost_tables import arms_table, sweep_table
@@ -45,7 +45,7 @@ def cost_study(*, quick: bool = True, arms: Sequence[str] = ARM_NAMES, device: s
     The quick form takes less than a minute on one core. The full form has the paper's sizes and is meant for a GPU; on
     the device "meta" it is counted without being computed: FLOPs and memory in seconds, no times.
     """
-    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    place = chosen_device(device)
     form, models = form_of(quick), matched_arms(arms, quick=quick, device=place)
     frozen = paper_encoders(quick, device=place)
     costs = measure_costs(

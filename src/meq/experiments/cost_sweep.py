@@ -104,8 +104,9 @@ def at_depth(model: Iterated, steps: int, *, tol: float = 0.0) -> Iterated:
 def fit_line(steps: Sequence[int], values: Sequence[float]) -> Line:
     """Least squares in fractions, so that what is constant comes out as constant to the last digit."""
     x, y = [Fraction(step) for step in steps], [Fraction(value) for value in values]
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / sum((a - mean_x) ** 2 for a in x)
+    mean_x, mean_y = sum(x, Fraction()) / len(x), sum(y, Fraction()) / len(y)
+    spread = sum(((a - mean_x) ** 2 for a in x), Fraction())
+    slope = sum(((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)), Fraction()) / spread
     increments = [(b2 - b1) / (a2 - a1) for (a1, b1), (a2, b2) in pairwise(zip(x, y, strict=True))]
     return Line(
         per_step=float(slope),

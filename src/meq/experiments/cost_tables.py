@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from meq.experiments.cost import Cost, Costs
 from meq.experiments.cost_sweep import Sweep, ToTolerance
 from meq.experiments.render import Cell, Column, Table
 
-GIGA, MEGA = 1e9, 1e6
-TIMES = "Times: median and quartiles of the timed passes; the arms take turns, and only ratios inside one table hold."
+MEGA = 1e6
+SMALLEST_GIGA = 1e8
+"""Fewer FLOPs than that are shown in millions."""
+TIMES = "Times: median and quartiles of the timed passes; the rows take turns, and only ratios inside one table hold."
 MEMORY = (
     "Peak MB: weights, those of the encoders too, and the most that a pass holds besides; on CUDA by its allocator, "
     "elsewhere the peak of live tensor bytes."
@@ -35,18 +38,31 @@ BESIDE_THE_PAPER = (
 )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Unit:
+    """What FLOPs are shown in."""
+
+    name: str
+    size: float
+
+    @classmethod
+    def of(cls, costs: Sequence[Cost]) -> Unit:
+        small = max(cost.flops for cost in costs) < SMALLEST_GIGA
+        return cls(name="MFLOPs", size=1e6) if small else cls(name="GFLOPs", size=1e9)
+
+
 def arms_table(costs: Costs, *, conditions: str, published: bool = False) -> Table:
     """One line per arm; with `published`, the paper's figures beside it."""
+    unit = Unit.of(costs.arms)
     columns: list[Column] = [
         Column(key="arm", title="arm"),
         Column(key="parameters", title="parameters"),
-        *_cost_columns(),
+        *_cost_columns(unit),
         Column(key="ms_ratio", title="x time", digits=2),
         Column(key="flops_ratio", title="x FLOPs", digits=2),
     ]
     rows: list[tuple[Cell, ...]] = [
-        (cost.arm, cost.parameters, *_cost_cells(cost), costs.ms_ratio.get(cost.arm), costs.flops_ratio.get(cost.arm))
-        for cost in costs.arms
+        (cost.arm, cost.parameters, *_cost_cells(cost, unit), *_ratios(costs, cost.arm)) for cost in costs.arms
     ]
     notes = [conditions, *_meaning(costs.arms)]
     if costs.reference is not None:
@@ -60,24 +76,26 @@ def arms_table(costs: Costs, *, conditions: str, published: bool = False) -> Tab
 
 def cost_table(cost: Cost, *, conditions: str, title: str) -> Table:
     """One line, of a model on its own."""
-    return _without_empty(title, list(_cost_columns()), [_cost_cells(cost)], [conditions, *_meaning([cost])])
+    unit = Unit.of([cost])
+    return _without_empty(title, _cost_columns(unit), [_cost_cells(cost, unit)], [conditions, *_meaning([cost])])
 
 
 def sweep_table(
     sweep: Sweep, *, conditions: str, published: bool = False, title: str = "cost: what does one more step cost?"
 ) -> Table:
     """One line per number of steps; what a step adds, and the base, are said below."""
-    rows: list[tuple[Cell, ...]] = [(point.steps, *_cost_cells(point)) for point in sweep.points]
+    unit = Unit.of(sweep.points)
+    rows: list[tuple[Cell, ...]] = [(point.steps, *_cost_cells(point, unit)) for point in sweep.points]
     notes = [conditions, *_meaning(sweep.points), *step_notes(sweep), *([BESIDE_THE_PAPER] if published else [])]
-    return _without_empty(title, [Column(key="steps", title="K"), *_cost_columns()], rows, notes)
+    return _without_empty(title, [Column(key="steps", title="K"), *_cost_columns(unit)], rows, notes)
 
 
 def step_notes(sweep: Sweep) -> list[str]:
     """What a step adds, whether memory moves, and what came of a run to tolerance."""
-    flops, ms = sweep.flops, sweep.ms
+    flops, ms, unit = sweep.flops, sweep.ms, Unit.of(sweep.points)
     notes = [
-        f"A step adds {flops.per_step / GIGA:.4f} GFLOPs per sample, constant to within {flops.deviation / GIGA:.4f}, "
-        f"on a base of {flops.base / GIGA:.4f} at K = 0."
+        f"A step adds {flops.per_step / unit.size:.4f} {unit.name} per sample, constant to within "
+        f"{flops.deviation / unit.size:.4f}, on a base of {flops.base / unit.size:.4f} at K = 0."
     ]
     if ms is not None:
         notes.append(
@@ -117,20 +135,24 @@ def _without_empty(
     )
 
 
-def _cost_columns() -> tuple[Column, ...]:
+def _ratios(costs: Costs, arm: str) -> tuple[Cell, Cell]:
+    return costs.ms_ratio.get(arm), costs.flops_ratio.get(arm)
+
+
+def _cost_columns(unit: Unit) -> tuple[Column, ...]:
     return (
         Column(key="ms", title="ms / sample", digits=3),
         Column(key="ms_low", title="from", digits=3),
         Column(key="ms_high", title="to", digits=3),
-        Column(key="gflops", title="GFLOPs / sample"),
+        Column(key=unit.name.lower(), title=f"{unit.name} / sample"),
         Column(key="peak_mb", title="peak MB", digits=2),
         Column(key="working_mb", title="of it working", digits=2),
     )
 
 
-def _cost_cells(cost: Cost) -> tuple[Cell, ...]:
+def _cost_cells(cost: Cost, unit: Unit) -> tuple[Cell, ...]:
     memory = (cost.peak_bytes / MEGA, cost.working_bytes / MEGA)
-    return cost.ms, cost.ms_low, cost.ms_high, cost.flops / GIGA, *memory
+    return cost.ms, cost.ms_low, cost.ms_high, cost.flops / unit.size, *memory
 
 
 def _paper_columns() -> tuple[Column, ...]:

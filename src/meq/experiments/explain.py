@@ -66,7 +66,8 @@ class Explainer:
             content[self._only("image")] = image if isinstance(image, Picture) else _picture_file(Path(image))
         if text is not None:
             content[self._only("text")] = text
-        return Example(id="example", content=content, target=None)
+        name = text if image is None else Path(image).name if isinstance(image, str | Path) else str(image)
+        return Example(id=name or "example", content=content, target=None)
 
     def __call__(
         self,
@@ -112,7 +113,9 @@ class Explainer:
     ) -> Contrast:
         """The example beside itself with other content; a string takes the place of its text."""
         changes: dict[str, Content] = {self._only("text"): instead} if isinstance(instead, str) else dict(instead)
-        other = replace(example, content={**example.content, **changes}, target=None)
+        other = replace(
+            example, id=f"{example.id}, with other content", content={**example.content, **changes}, target=None
+        )
         matched, mismatched = self([example, other], steps=steps, method=method)
         return Contrast(matched=matched, mismatched=mismatched, instead=changes)
 

@@ -16,7 +16,7 @@ from meq.data.findings import DataError
 from meq.data.registry import DATA_SETS, open_data
 from meq.encoders import Encoder, encode
 from meq.encoders.pretrained import EncoderError
-from meq.experiments.cost import Cost, Encode, measure_cost
+from meq.experiments.cost import Cost, Encode, chosen_device, measure_cost
 from meq.experiments.cost_sweep import Sweep, sweep_steps
 from meq.experiments.cost_tables import cost_table, sweep_table
 from meq.experiments.load import TrainedRun
@@ -74,7 +74,7 @@ def cost_of_run(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    place = chosen_device(device)
     inputs = random_inputs(run, tokens, batch_size) if tokens else own_inputs(run, batch_size, place)
     given: dict[str, Any] = {"passes": passes, "encoders": inputs.encoders, "raw": inputs.raw}
     features, masks = _on(inputs.features, place), _on(inputs.masks, place)
@@ -206,7 +206,7 @@ def _included(encoders: Mapping[str, Encoder], again: Mapping[str, Encoder]) -> 
         return "none, the data came as features"
     inside = [f"{name} by {encoder.name}" for name, encoder in again.items()]
     outside = [f"{name} left out (not one content per example)" for name in encoders if name not in again]
-    return f"{', '.join([*inside, *outside])}; reading the files counts as their time"
+    return f"{', '.join([*inside, *outside])}; they read their files in every pass, and only networks have FLOPs"
 
 
 def _has_one_each(name: str, examples: Sequence[Example]) -> bool:

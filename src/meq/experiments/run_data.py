@@ -17,7 +17,7 @@ from meq.data.table_rows import SingleColumns
 from meq.encoders import Encoder
 from meq.encoders.encode import encode_and_count
 from meq.encoders.survey import Progress
-from meq.experiments.build import prepare_data
+from meq.experiments.build import Places, prepare_data
 from meq.experiments.load import TrainedRun
 from meq.experiments.run_encoders import encoders_of_run
 from meq.experiments.study import STUDY, StudyError, read_study
@@ -154,8 +154,10 @@ def _of_study(run: TrainedRun, root: Path | None, reading: Reading) -> Ready:
     above = run.folder.parents[3] if len(run.folder.parents) > 3 else run.folder
     if run.record is None or run.record.study is None or not (above / STUDY).is_file():
         raise StudyError(f"{run.folder} does not say what it was trained on: give a data set or a table after it")
-    data, provenance = prepare_data(read_study(above).data, root, store=reading.store)
-    found = provenance.source_fingerprint or data.fingerprint()
+    study = read_study(above)
+    prepared = prepare_data(study.data, Places(data=root, store=reading.store))
+    found = prepared.provenance.source_fingerprint or prepared.data.fingerprint()
+    data = prepared.data if run.record.arm is None else prepared.seen_by(study.arm(run.record.arm))
     return Ready(data=data, same=found == (run.task.source_fingerprint or run.task.data_fingerprint))
 
 

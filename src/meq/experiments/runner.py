@@ -203,7 +203,7 @@ class _Running:
 def check_study(study: Study, prepared: Prepared) -> None:
     """A mistake in the last arm should not show after a day of training the first."""
     for name, options in study.measures.items():
-        make_measure(name, options)
+        make_measure(name, options).check(study, prepared)
     for arm in study.arms:
         data = prepared.seen_by(arm)
         build_objective(arm, data)

@@ -89,7 +89,7 @@ FULL: Mapping[str, Setting] = {
         options={"vectors": True},
         shape={"mixer": "mlp"},
         modalities=("image", "audio", "text"),
-        order=(("image", "audio"), "text"),
+        order=[["image", "audio"], "text"],
     ),
     "vqa-v2": _paper("vqa-v2", TrainConfig(epochs=10, batch_size=32), lambda_f=0.0),
     "cod10k": _paper("cod10k", TrainConfig(epochs=10, batch_size=32)),
@@ -142,7 +142,7 @@ def _table(request: DataRequest, quick: bool) -> Setting:
         standardise=vectors_only,
     )
     shape = {**SMALL, "mixer": "mlp"} if vectors_only else {**SMALL, "steps": 6 if quick else 10}
-    order = (modalities[:2], modalities[2]) if len(modalities) == 3 else None
+    order = [list(modalities[:2]), modalities[2]] if len(modalities) == 3 else None
     epochs = 12 if quick else 20
     train = TrainConfig(epochs=epochs, batch_size=32, learning_rate=1e-3)
     return Setting(data=data, modalities=modalities, shape=shape, order=order, train=train, quick=quick)

@@ -31,9 +31,7 @@ def heat_colour(strength: float) -> tuple[int, int, int]:
     """The colour of a heat between 0 and 1."""
     position = min(max(strength, 0.0), 1.0) * (len(HEAT) - 1)
     low = min(int(position), len(HEAT) - 2)
-    red, green, blue = (
-        round(a + (b - a) * (position - low)) for a, b in zip(HEAT[low], HEAT[low + 1], strict=True)
-    )
+    red, green, blue = (round(a + (b - a) * (position - low)) for a, b in zip(HEAT[low], HEAT[low + 1], strict=True))
     return red, green, blue
 
 

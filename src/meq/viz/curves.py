@@ -15,7 +15,7 @@ from meq.analysis.trajectory import Trajectory
 from meq.core.options import checked_options, nearest
 from meq.experiments.explanation import Contrast, Explanation
 from meq.viz.colours import FAINT, LOST, PALETTE, label_colours
-from meq.viz.style import mark_read, new_figure, plain, styled, whole_steps
+from meq.viz.style import mark_read, new_figure, plain, styled, whole_decades, whole_steps
 
 MARKERS = "osD^vP*X"
 MOST_CLASSES = 6
@@ -64,7 +64,7 @@ def score_along_k(
         if read is not None:
             mark_read(axes, read)
         whole_steps(axes)
-        axes.set_title(f"{plain(metric)} when the answer is read at step k", pad=10)
+        axes.set_title(f"{plain(metric[:1].upper() + metric[1:])} when the answer is read at step k", pad=16)
         axes.legend(loc="lower right", title=_spread_note(lines), title_fontsize=8)
     return figure
 
@@ -97,23 +97,25 @@ def residual_along_k(
     with styled():
         figure = new_figure(6.4, 3.6)
         axes = figure.add_subplot()
-        axes.set_yscale("log")
-        several = False
+        several, drawn = False, [] if tol is None else [tol]
         for place, (name, values) in enumerate(residuals.items()):
             rows = values.double().reshape(len(steps), -1).where(values.reshape(len(steps), -1) > 0, torch.nan)
             low, middle, high = (torch.nanquantile(rows, share, dim=1).numpy() for share in (0.25, 0.5, 0.75))
             colour = PALETTE[place % len(PALETTE)]
             if rows.shape[1] > 1:
                 several = True
+                drawn += [*low.tolist(), *high.tolist()]
                 axes.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0)
+            drawn += middle.tolist()
             axes.plot(steps, middle, color=colour, marker=MARKERS[place % len(MARKERS)], label=plain(name))
         if tol is not None:
             axes.axhline(tol, color=FAINT, linewidth=1.0, linestyle=":", label=f"tolerance {tol:g}")
         if read is not None:
             mark_read(axes, read)
+        whole_decades(axes, drawn)
         whole_steps(axes)
         axes.set_ylabel("|z - T(z)| / |z|")
-        axes.set_title("Residual of the undamped map" + (", median and quartiles" if several else ""), pad=10)
+        axes.set_title("Residual of the undamped map" + (", median and quartiles" if several else ""), pad=16)
         axes.legend(loc="best")
     return figure
 
@@ -157,7 +159,7 @@ def _class_curves(axes: Axes, found: Explanation, shown: Sequence[str]) -> None:
         marker = MARKERS[place % len(MARKERS)]
         axes.plot(found.steps, _chances(found, label), color=colours[label], marker=marker, label=plain(label))
     left = len(found.labels) - len(shown)
-    axes.set_title("Probability of each class" + (f" ({left} more are not shown)" if left else ""), pad=10)
+    axes.set_title("Probability of each class" + (f" ({left} more are not shown)" if left else ""), pad=16)
 
 
 def _contrast_curves(axes: Axes, found: Contrast, label: str) -> None:
@@ -167,7 +169,7 @@ def _contrast_curves(axes: Axes, found: Contrast, label: str) -> None:
         found.mismatched.steps, _chances(found.mismatched, label), color=colour, marker="o", linestyle=":",
         markerfacecolor="white", label="with other " + " and ".join(map(plain, found.instead)),
     )  # fmt: skip
-    axes.set_title(f"P({plain(label)})", pad=10)
+    axes.set_title(f"P({plain(label)})", pad=16)
 
 
 def _chances(found: Explanation, label: str) -> list[float]:

@@ -10,7 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from meq.analysis.tables import middle, number
+from meq.analysis.tables import middle
 from meq.core.options import checked_options
 from meq.viz.colours import HEAT, ink_on, shade
 from meq.viz.style import new_figure, plain, styled
@@ -40,7 +40,7 @@ def influence_map(
         shown = axes.imshow(values, cmap=colours, vmin=0, vmax=top or 1.0, aspect="auto")
         for (row, column), value in np.ndenumerate(values):
             ink = ink_on(shade(value / top if top and math.isfinite(value) else 0.0))
-            axes.text(column, row, number(value), ha="center", va="center", color=ink, fontsize=10)
+            axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=ink, fontsize=10)
         axes.set_xticks(range(len(others)), [plain(name) for name in others])
         axes.set_yticks(range(len(names)), [plain(name) for name in names])
         axes.set(xlabel=columns, ylabel=rows)

@@ -11,7 +11,7 @@ from PIL import Image
 from meq.experiments.explanation import ModalityView
 from meq.viz.colours import heat_colour
 
-SMALLEST, COVER, FADED = 24, 0.72, 0.45
+SMALLEST, COVER, FADED = 24, 0.6, 0.6
 """Pixels of a side at least; how much the hottest place covers the picture; how much colour the picture keeps there."""
 LEVELS = 256
 

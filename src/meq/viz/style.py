@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -87,9 +88,18 @@ def mark_read(axes: Axes, read: int) -> None:
     """K, the step that is read, as a line with its name."""
     axes.axvline(read, color=FAINT, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
     axes.annotate(
-        f"K = {read}", (read, 1), xycoords=("data", "axes fraction"), xytext=(3, -2), textcoords="offset points",
-        va="top", ha="left", color=FAINT, fontsize=8,
+        f"K = {read}", (read, 1), xycoords=("data", "axes fraction"), xytext=(0, 2), textcoords="offset points",
+        va="bottom", ha="center", color=FAINT, fontsize=8,
     )  # fmt: skip
+
+
+def whole_decades(axes: Axes, values: Iterable[float]) -> None:
+    """A logarithmic axis from one power of ten to another around the values: on less, it would have no labels."""
+    axes.set_yscale("log")
+    exponents = [math.log10(value) for value in values if math.isfinite(value) and value > 0]
+    if exponents:
+        low, high = math.floor(min(exponents) + 1e-6), math.ceil(max(exponents) - 1e-6)
+        axes.set_ylim(10.0**low, 10.0 ** max(high, low + 1))
 
 
 def whole_steps(axes: Axes) -> None:

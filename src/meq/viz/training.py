@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from meq.experiments import RunRecord
 from meq.viz.colours import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, VERMILION
-from meq.viz.style import new_figure, plain, styled
+from meq.viz.style import new_figure, plain, styled, whole_decades
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -55,13 +55,16 @@ def _score(axes: Axes, record: RunRecord) -> None:
             [chosen.epoch], [chosen.value], marker="o", markersize=10, markerfacecolor="none", markeredgecolor=INK,
             linestyle="", label=f"kept: epoch {chosen.epoch} ({chosen.by})",
         )  # fmt: skip
+    values = [float(row[record.metric]) for row in record.curves if row.get(record.metric) is not None]
+    if values and min(values) >= 0 and max(values) <= 1:
+        axes.set_ylim(0, 1.03)  # a share: the whole of it is shown
     axes.set_ylabel(plain(record.metric))
     axes.legend(loc="lower right")
 
 
 def _residual(axes: Axes, record: RunRecord) -> None:
     _plot(axes, record.vitals, "residual", BLUE, "o", "final residual")
-    axes.set_yscale("log")
+    whole_decades(axes, [float(row["residual"]) for row in record.vitals if row.get("residual") is not None])
     axes.set_ylabel("residual at K")
 
 

@@ -20,6 +20,10 @@ def main(setting: Setting) -> Study:
     Arms: concatenation, self-attention and cross-attention of the equilibrium's parameter count, self-attention of its
     FLOPs (deeper, so larger), and the equilibrium. "Best attention" is the better of the two matched attention arms,
     chosen on dev.
+
+    Command: meq study run main scenes --quick
+    Duration: about an hour on two cores in quick form.
+    Expect: attention arms near the equilibrium, concatenation of pooled features far behind where binding matters.
     """
     compute = baseline(setting, "self-attention", "self-attention-compute-matched", match=_compute())
     arms = (
@@ -49,6 +53,10 @@ def demo(setting: Setting) -> Study:
     """What `make demo` runs: the equilibrium, concatenation and one attention arm of the same size, one seed.
 
     One seed makes no comparison; `main` is the study for that.
+
+    Command: meq study run demo scenes --quick
+    Duration: about five minutes on two cores.
+    Expect: a table of one seed, from which nothing follows about who is better.
     """
     arms = (baseline(setting, "concat"), baseline(setting, "self-attention"), equilibrium(setting))
     return Study(
@@ -67,6 +75,10 @@ def cod10k(setting: Setting) -> Study:
     """All baselines, low-rank fusion among them, trained on the camouflage benchmark itself with the paper's rates.
 
     On other sets the learning rate is the setting's own for every arm.
+
+    Command: meq study run cod10k cod10k DATA_FOLDER
+    Duration: hours on a GPU in full form.
+    Expect: small differences between all arms but concatenation, as the paper has them.
     """
     names = ("concat", "cross-attention", "self-attention", "low-rank")
     arms = [*(baseline(setting, name) for name in names), equilibrium(setting)]
@@ -86,7 +98,12 @@ def cod10k(setting: Setting) -> Study:
 
 
 def mixer(setting: Setting) -> Study:
-    """Is attention the point? The cross-modal function as attention, and as gMLP of about the same size."""
+    """Is attention the point? The cross-modal function as attention, and as gMLP of about the same size.
+
+    Command: meq study run mixer scenes --quick
+    Duration: about half an hour on two cores in quick form.
+    Expect: in the paper the two cannot be told apart.
+    """
     gmlp = without_options(equilibrium(setting, "meq-gmlp"), "mixer")
     return Study(
         name="mixer",
@@ -101,7 +118,12 @@ def mixer(setting: Setting) -> Study:
 
 
 def readout(setting: Setting) -> Study:
-    """Does mixing once more after the iteration help? A cross-attention merge against its control of the same size."""
+    """Does mixing once more after the iteration help? A cross-attention merge against its control of the same size.
+
+    Command: meq study run readout scenes --quick
+    Duration: about forty minutes on two cores in quick form.
+    Expect: in the paper nothing is gained.
+    """
     arms = (
         equilibrium(setting),
         equilibrium(setting, "merge", readout="merge"),
@@ -119,7 +141,12 @@ def readout(setting: Setting) -> Study:
 
 
 def state_design(setting: Setting) -> Study:
-    """Is it the two states? One joint state of tokens, matched in block and in whole model; and a feature sum."""
+    """Is it the two states? One joint state of tokens, matched in block and in whole model; and a feature sum.
+
+    Command: meq study run state-design scenes --quick
+    Duration: about an hour on two cores in quick form.
+    Expect: the feature sum, which has no tokens left, behind the others.
+    """
     block = Matched(to=EQUILIBRIUM, part="block")
     arms: tuple[ArmConfig, ...] = (
         equilibrium(setting),
@@ -142,9 +169,14 @@ def state_design(setting: Setting) -> Study:
 
 
 def tree_order(setting: Setting) -> Study:
-    """Does the order of merging matter? All orders of three modalities, an order drawn by the seed, and the graph."""
+    """Does the order of merging matter? All orders of three modalities, an order drawn by the seed, and the graph.
+
+    Command: meq study run tree-order clips.parquet --vector face --vector voice --vector words --label y
+    Duration: minutes for vectors.
+    Expect: differences of the size of the spread.
+    """
     first, second, third = setting.modalities
-    orders = {third: ((first, second), third), second: ((first, third), second), first: ((second, third), first)}
+    orders = {third: [[first, second], third], second: [[first, third], second], first: [[second, third], first]}
     trees = [
         equilibrium(replace(setting, order=order), f"tree-{last.lower().replace('_', '-')}-last")
         for last, order in orders.items()

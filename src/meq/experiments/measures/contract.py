@@ -52,8 +52,7 @@ class Trained:
 
     def batches(self, split: str, *, limit: int | None = None) -> Iterator[Batch]:
         """A split, or its first examples, in batches."""
-        if split not in self.data.splits:
-            raise StudyError(f"{self.data.name} has no split {split!r}; it has {', '.join(self.data.splits)}")
+        check_split(self.data, split)
         return batched(list(self.data.splits[split][:limit]), self.data)
 
     @property
@@ -66,6 +65,10 @@ class Measure(ABC):
 
     name: ClassVar[str]
 
+    def check(self, study: Study, prepared: Prepared) -> None:
+        """An error, before anything is trained, where this data cannot be measured; nothing is checked by default."""
+        return
+
     @abstractmethod
     def take(self, trained: Trained) -> Found | None:
         """Plain numbers; None where the measure makes no sense, such as steps of a model that has none."""
@@ -73,6 +76,12 @@ class Measure(ABC):
     @abstractmethod
     def tables(self, study: Study, values: Values) -> dict[str, Table]:
         """Tables by name, from what was found on the runs there are; of runs that have nothing, nothing."""
+
+
+def check_split(data: DataSet, split: str | None) -> None:
+    """None is any split that there is."""
+    if split is not None and split not in data.splits:
+        raise StudyError(f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}")
 
 
 def batched(examples: list[Example], data: DataSet, size: int = BATCH) -> Iterator[Batch]:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from meq.analysis.jacobian import block_statistics, cross_self_ratio, whole_statistic
 from meq.core.options import checked_options
-from meq.experiments.measures.contract import Found, Measure, Trained, Values
+from meq.experiments.build import Prepared
+from meq.experiments.measures.contract import Found, Measure, Trained, Values, check_split
 from meq.experiments.measures.summary import SPREADS, arms_in, by_seed, names_in, over_seeds
 from meq.experiments.render import Cell, Column, Table
 from meq.experiments.study import Study
@@ -28,14 +29,19 @@ class Coupling(Measure):
     samples: int = 128
     split: str = "dev"
 
+    def check(self, study: Study, prepared: Prepared) -> None:
+        check_split(prepared.data, self.split)
+
     def take(self, trained: Trained) -> Found | None:
         if not trained.iterates:
             return None
+        seen = 0
         sums: dict[str, dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
         for batch in trained.batches(self.split, limit=self.samples):
             with torch.no_grad():
                 solution = trained.model(batch.features, batch.masks).solution
             assert solution is not None
+            seen += len(batch)
             blocks = block_statistics(solution.operator, solution)
             parts = {
                 "gate": trained.model.gates(solution),
@@ -50,7 +56,7 @@ class Coupling(Measure):
         means = {
             part: {name: float(torch.cat(x).nanmean()) for name, x in found.items()} for part, found in sums.items()
         }
-        return {"split": self.split, "samples": self.samples, **means}
+        return {"split": self.split, "samples": seen, **means}
 
     def tables(self, study: Study, values: Values) -> dict[str, Table]:
         arms = arms_in(study, values)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +13,8 @@ from meq.analysis import follow, spectral_radius
 from meq.analysis.differential import some_samples
 from meq.core.options import checked_options
 from meq.core.solution import Stop
-from meq.experiments.measures.contract import Found, Measure, Trained, Values
+from meq.experiments.build import Prepared
+from meq.experiments.measures.contract import Found, Measure, Trained, Values, check_split
 from meq.experiments.measures.steps import reported_split
 from meq.experiments.measures.summary import SPREADS, arms_in, by_seed, over_seeds
 from meq.experiments.render import Cell, Column, Table
@@ -30,6 +33,9 @@ class FixedPoint(Measure):
     radii: int = 16
     """Samples whose spectral radius is computed."""
     limit: int | None = None
+
+    def check(self, study: Study, prepared: Prepared) -> None:
+        check_split(prepared.data, self.split)
 
     def take(self, trained: Trained) -> Found | None:
         if not trained.iterates:
@@ -108,13 +114,18 @@ def _cells(found: Found) -> tuple[Cell, ...]:
     return (
         sum(radii) / len(radii) if radii else None,
         max(radii, default=None),
-        max(found["drift"].values()),
-        max(pair[0] for pair in residuals),
-        max(pair[1] for pair in residuals),
+        _largest(found["drift"].values()),
+        _largest(pair[0] for pair in residuals),
+        _largest(pair[1] for pair in residuals),
         *found["score"],
         found["flips"],
         found["samples"],
     )
+
+
+def _largest(values: Iterable[float]) -> float:
+    """Of those that are numbers: a modality that no sample has, or whose samples all diverged, has none."""
+    return max((value for value in values if not math.isnan(value)), default=math.nan)
 
 
 def _row(arm: str, seed: int, found: Found) -> tuple[Cell, ...]:

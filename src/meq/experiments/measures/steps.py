@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,12 +10,13 @@ import torch
 
 from meq.analysis import follow
 from meq.analysis.trajectory import Trajectory
-from meq.core.options import checked_options
+from meq.core.options import checked_options, nearest
 from meq.data.contract import Example
-from meq.experiments.measures.contract import Found, Measure, Trained, Values, batched
+from meq.experiments.build import Prepared
+from meq.experiments.measures.contract import Found, Measure, Trained, Values, batched, check_split
 from meq.experiments.measures.summary import SPREADS, arms_in, by_seed, names_in, over_seeds
 from meq.experiments.render import Cell, Column, Table
-from meq.experiments.study import Study
+from meq.experiments.study import Study, StudyError
 from meq.models.iterated import Iterated
 
 ALL = "all"
@@ -37,6 +39,14 @@ class Steps(Measure):
     """A fact of the examples, such as their kind, by which they are told apart."""
     limit: int | None = None
 
+    def check(self, study: Study, prepared: Prepared) -> None:
+        check_split(prepared.data, self.split)
+        some = next((split[0] for split in prepared.data.splits.values() if len(split)), None)
+        if self.by is not None and some is not None and self.by not in some.facts:
+            raise StudyError(
+                f"the examples of {prepared.data.name} have no {self.by!r}: {nearest(self.by, some.facts)}"
+            )
+
     def take(self, trained: Trained) -> Found:
         split = self.split or reported_split(trained)
         examples = list(trained.data.splits[split][: self.limit])
@@ -47,7 +57,7 @@ class Steps(Measure):
             "split": split,
             "metric": trained.data.metric.name,
             "count": {name: len(group) for name, group in groups.items()},
-            "answer": {name: _score(trained, group) for name, group in groups.items()},
+            "answer": {name: score_examples(trained, group) for name, group in groups.items()},
         }
         if not trained.iterates:
             return found
@@ -84,9 +94,10 @@ def reported_split(trained: Trained) -> str:
     return "test" if "test" in trained.record.metrics else "dev"
 
 
-def _score(trained: Trained, examples: list[Example]) -> float:
+def score_examples(trained: Trained, examples: Sequence[Example]) -> float:
+    """The set's metric on the model's answers to these examples, as the arm sees them."""
     logits, targets = [], []
-    for batch in batched(examples, trained.data):
+    for batch in batched(list(examples), trained.data):
         with torch.no_grad():
             logits.append(trained.model(batch.features, batch.masks).logits.float())
         assert batch.target is not None

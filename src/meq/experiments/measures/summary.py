@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -25,9 +26,14 @@ def arms_in(study: Study, values: Values) -> list[str]:
 def over_seeds(found: Sequence[Found], pick: Callable[[Found], Any]) -> tuple[Cell, Cell]:
     """(mean, spread) of one number over seeds; None for what is not there."""
     numbers = [float(value) for each in found if (value := pick(each)) is not None]
-    if not numbers:
-        return None, None
-    return statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None
+    return (statistics.fmean(numbers) if numbers else None), spread(numbers)
+
+
+def spread(numbers: Sequence[float]) -> float | None:
+    """The sample standard deviation; None for fewer than two numbers, NaN if one of them is not finite."""
+    if len(numbers) < 2:
+        return None
+    return statistics.stdev(numbers) if all(map(math.isfinite, numbers)) else math.nan
 
 
 def names_in(study: Study, values: Values, key: str) -> list[str]:

@@ -1,0 +1,56 @@
+"""What commands say besides their results: on standard error, so that results can be piped."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+
+def say(words: str) -> None:
+    """A line beside the result."""
+    Console(stderr=True).print(words, highlight=False, markup=False, soft_wrap=True)
+
+
+def resume_command(data: str, out: Path) -> str:
+    """The command that goes on with this run: what was typed, with --resume."""
+    typed = sys.argv[1:] if Path(sys.argv[0]).stem in ("meq", "__main__") else []
+    if not typed:
+        return f"meq train {data} --out {out} --resume, and the same options"
+    place = [] if any(each == "--out" or each.startswith("--out=") for each in typed) else ["--out", str(out)]
+    resume = [] if "--resume" in typed else ["--resume"]
+    return shlex.join(["meq", *typed, *place, *resume])
+
+
+def next_commands(out: Path, data: str) -> list[str]:
+    """What to type after training."""
+    run = shlex.quote(str(out))
+    return [
+        f"meq evaluate {run}",
+        f"meq predict {run} new{Path(data).suffix or '.csv'} -o answers.csv",
+        f"meq analyze {run}",
+        f"meq explain {run}",
+    ]
+
+
+def summary_lines(summary: Mapping[str, Any]) -> list[str]:
+    """A prediction's counts in words."""
+    lines = [f"{summary['rows']:,} rows answered: {summary['file']}"]
+    if summary["answers"]:
+        shown = list(summary["answers"].items())[:12]
+        more = len(summary["answers"]) - len(shown)
+        lines.append("answers: " + ", ".join(f"{k} {n:,}" for k, n in shown) + (f", {more} more" if more else ""))
+    if summary["mean_confidence"] is not None:
+        lines.append(f"mean confidence: {summary['mean_confidence']:.3f}")
+    if summary["mean_steps"] is not None:
+        reasons = ", ".join(f"{name} {count:,}" for name, count in summary["stopped"].items())
+        lines.append(f"mean steps: {summary['mean_steps']:.1f} ({reasons})")
+    for name, count in summary["missing"].items():
+        lines.append(f"{name} is missing in {count:,} rows")
+    if summary["without_answer"]:
+        lines.append(f"without an answer: {summary['without_answer']:,}; their notes say why")
+    return lines

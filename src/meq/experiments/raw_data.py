@@ -1,0 +1,68 @@
+"""The data of a trained run before it is encoded: pictures and texts that can be shown."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import replace
+from pathlib import Path
+
+from meq.data.contract import DataSet
+from meq.data.findings import DataError, Findings
+from meq.data.registry import open_data
+from meq.data.request import DataRequest
+from meq.data.table_files import is_table
+from meq.experiments.load import TrainedRun
+from meq.experiments.settings import TABLE
+from meq.experiments.study import STUDY, ArmConfig, DataConfig, StudyError, read_study
+
+
+def raw_data(run: TrainedRun, *, root: Path | None = None) -> DataSet:
+    """What the run was trained on, read again and not encoded; `root` where it has moved to."""
+    request = run.request
+    if request is None:
+        folder = study_of(run)
+        if folder is None:
+            raise StudyError(
+                f"{run.folder.parent} does not say what it was trained on: it has no request.json, and is no run of a "
+                "study. Train with `meq train`, `train_on` or a study, which write that down"
+            )
+        return _of_study(read_study(folder).data, root)
+    asked = request.data_request()
+    if is_table(asked.data) and not Path(asked.data).is_file():
+        raise DataError(f"{asked.data}, which the run was trained on, is not here")
+    findings = Findings("skip" if request.skip_bad else "raise")
+    return replace(asked, root=root or asked.root).open(findings)
+
+
+def study_of(run: TrainedRun) -> Path | None:
+    """The folder of the study that a run belongs to."""
+    above = run.folder.parents[3] if len(run.folder.parents) > 3 else run.folder
+    known = run.record is not None and run.record.study is not None
+    return above if known and (above / STUDY).is_file() else None
+
+
+def arm_of(run: TrainedRun) -> ArmConfig | None:
+    """The arm of the run's study, which may set a solver or blank a modality; by the run's place, not by its record,
+    since a run that was taken over from another study has that one's name for its arm."""
+    folder = study_of(run)
+    if folder is None:
+        return None
+    study, name = read_study(folder), run.folder.parents[1].name
+    return study.arm(name) if name in {arm.name for arm in study.arms} else None
+
+
+def _of_study(config: DataConfig, root: Path | None) -> DataSet:
+    if config.name != TABLE:
+        return _limited(open_data(config.name, root, **config.options), config.limit)
+    if root is None:
+        raise StudyError("the study runs on a table of which it does not know the place: say which file with --root")
+    columns = {each.name for each in dataclasses.fields(DataRequest)}
+    named = {name: value for name, value in config.options.items() if name in columns}
+    rest = {name: value for name, value in config.options.items() if name not in columns}
+    return _limited(DataRequest(data=str(root), options=rest, **named).open(), config.limit)
+
+
+def _limited(data: DataSet, limit: int | None) -> DataSet:
+    if limit is None:
+        return data
+    return replace(data, splits={name: split[:limit] for name, split in data.splits.items()})

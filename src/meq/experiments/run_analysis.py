@@ -1,0 +1,169 @@
+"""What the instruments say of a trained run, as plain numbers that are kept beside it: `analysis/` in its folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from meq.analysis.diagnosis import Diagnosis
+from meq.analysis.tables import middle
+from meq.analysis.trajectory import Trajectory
+from meq.experiments.manifest import MANIFEST, read_manifest, sealed, write_manifest
+from meq.training.record import RECORD
+from meq.training.sealed import read_sealed, write_sealed
+
+FOLDER, DIAGNOSIS, TRAJECTORY = "analysis", "diagnosis.json", "trajectory.json"
+SCHEMA = 1
+Numbers = tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What was looked at."""
+
+    schema: int
+    data: str
+    split: str
+    same_data: bool
+    """The very data of training, by its fingerprint."""
+    weights_sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosisFile:
+    """`meq.diagnose`, one number per measured sample."""
+
+    origin: Origin
+    verdict: str
+    evidence: str
+    samples: int
+    measured: int
+    diverged: int
+    tol: float
+    radius: Numbers
+    damped_radius: Numbers
+    statistic: Numbers
+    """|J|, the root mean square singular value."""
+    residual: Numbers
+    further_steps: Numbers
+    cross_self: Mapping[str, Numbers]
+    gates: Mapping[str, Numbers]
+    answer: Mapping[str, Numbers]
+    influence: Mapping[str, Mapping[str, Numbers]]
+    inputs: Mapping[str, Mapping[str, Numbers]]
+    spread: float
+    page: str
+    """What is printed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrajectoryFile:
+    """`meq.analysis.follow`, one number per measured step: medians over the samples, but for the score."""
+
+    origin: Origin
+    steps: tuple[int, ...]
+    read: int
+    """K, the step that answers are read at."""
+    samples: int
+    diverged: int
+    metric_name: str
+    metric: Numbers | None
+    """None without labels."""
+    confidence: Numbers
+    flips: tuple[int, ...]
+    """Samples that answer otherwise at a later step."""
+    residuals: Mapping[str, Numbers]
+    drift: Mapping[str, float]
+    page: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunAnalysis:
+    """Both."""
+
+    diagnosis: DiagnosisFile
+    trajectory: TrajectoryFile
+
+    def __str__(self) -> str:
+        origin = self.diagnosis.origin
+        return "\n".join([f"{origin.data}, split {origin.split}", "", self.diagnosis.page, "", self.trajectory.page])
+
+
+def diagnosis_file(found: Diagnosis, origin: Origin) -> DiagnosisFile:
+    return DiagnosisFile(
+        origin=origin,
+        verdict=found.verdict.value,
+        evidence=found.evidence,
+        samples=found.samples,
+        measured=len(found.radius),
+        diverged=found.diverged,
+        tol=found.tol,
+        radius=_numbers(found.radius),
+        damped_radius=_numbers(found.damped_radius),
+        statistic=_numbers(found.statistic),
+        residual=_numbers(found.residual),
+        further_steps=_numbers(found.further_steps),
+        cross_self={name: _numbers(x) for name, x in found.cross_self.items()},
+        gates={name: _numbers(x) for name, x in found.gates.items()},
+        answer={name: _numbers(x) for name, x in found.answer.items()},
+        influence={a: {b: _numbers(x) for b, x in row.items()} for a, row in found.influence.items()},
+        inputs={a: {b: _numbers(x) for b, x in row.items()} for a, row in found.inputs.items()},
+        spread=float(found.spread),
+        page=str(found),
+    )
+
+
+def trajectory_file(found: Trajectory, origin: Origin) -> TrajectoryFile:
+    return TrajectoryFile(
+        origin=origin,
+        steps=found.steps,
+        read=found.read,
+        samples=found.predictions.shape[1],
+        diverged=found.diverged,
+        metric_name=found.metric_name,
+        metric=None if found.metric is None else _numbers(found.metric),
+        confidence=tuple(middle(row) for row in found.confidence),
+        flips=tuple(int(x) for x in found.flips.tolist()),
+        residuals={name: tuple(middle(row) for row in rows) for name, rows in found.residuals.items()},
+        drift={name: middle(values) for name, values in found.drift.items()},
+        page=str(found),
+    )
+
+
+def write_analysis(run: Path, analysis: RunAnalysis) -> Path:
+    """Keep it in the run's folder, sealed; in a study's folder, its manifest lists the files from then on."""
+    folder = run / FOLDER
+    write_sealed(folder / DIAGNOSIS, analysis.diagnosis)
+    write_sealed(folder / TRAJECTORY, analysis.trajectory)
+    _list_in_study(run)
+    return folder
+
+
+def read_analysis(run: Path) -> RunAnalysis | None:
+    """What `meq analyze` left in the run's folder; None if it never ran."""
+    folder = run / FOLDER
+    if not (folder / DIAGNOSIS).is_file() or not (folder / TRAJECTORY).is_file():
+        return None
+    return RunAnalysis(
+        diagnosis=read_sealed(DiagnosisFile, folder / DIAGNOSIS),
+        trajectory=read_sealed(TrajectoryFile, folder / TRAJECTORY),
+    )
+
+
+def _list_in_study(run: Path) -> None:
+    """A file that a study's manifest does not list would be a fault."""
+    run = run.resolve()
+    if len(run.parents) < 3 or not (run.parents[2] / MANIFEST).is_file():
+        return
+    study = run.parents[2]
+    place, manifest = run.relative_to(study).as_posix(), read_manifest(study)
+    if f"{place}/{RECORD}" in manifest.files:
+        files = [f"{place}/{FOLDER}/{name}" for name in (DIAGNOSIS, TRAJECTORY)]
+        write_manifest(study, sealed(manifest, study, files))
+
+
+def _numbers(x: Tensor) -> Numbers:
+    return tuple(float(value) for value in x.double().tolist())

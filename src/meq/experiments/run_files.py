@@ -1,0 +1,99 @@
+"""A run's folder as it lies on disk, without its model: record, task, answers, hashes. What reports are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from meq.experiments.study import StudyError
+from meq.models.hub import WEIGHTS
+from meq.training.bundle import TASK, Task, read_task
+from meq.training.files import sha256
+from meq.training.predictions import Predictions, read_predictions
+from meq.training.record import RECORD, RunRecord, read_record
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileHash:
+    """A file of a run, hashed now, beside what the record says of it."""
+
+    what: str
+    file: str
+    sha256: str | None
+    """None: the file is not there."""
+    recorded: str | None
+    """None: the record says nothing of it, as of itself."""
+
+    @property
+    def verdict(self) -> str:
+        if self.sha256 is None:
+            return "not there"
+        if self.recorded is None:
+            return "hashed now"
+        return "as recorded" if self.sha256 == self.recorded else "NOT as recorded"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RunFiles:
+    """What can be said of a run from its files alone."""
+
+    folder: Path
+    record: RunRecord
+    task: Task | None
+    """None for a run that did not come to its end."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return () if self.task is None else self.task.labels
+
+    @property
+    def head(self) -> str:
+        return self.record.objective.task
+
+    @property
+    def steps(self) -> int | None:
+        """K; None for a model that does not iterate."""
+        found = self.record.model["options"].get("steps")
+        return None if found is None else int(found)
+
+    @property
+    def reported_split(self) -> str | None:
+        """Where answers are looked at: test where it is labelled, else dev; None where nothing was answered."""
+        return next((name for name in ("test", "dev", *self.record.predictions) if name in self.record.predictions), None)
+
+    @property
+    def has_weights(self) -> bool:
+        return self.task is not None and (self.folder / "model" / WEIGHTS).is_file()
+
+    def predictions(self, split: str) -> Predictions | None:
+        """The stored answers to a split; None where their file is not there."""
+        stated = self.record.predictions.get(split)
+        path = None if stated is None else self.folder / "predictions" / f"{split}.parquet"
+        return read_predictions(path) if path is not None and path.is_file() else None
+
+    def hashes(self) -> list[FileHash]:
+        """Record, weights, task and answers."""
+        checkpoint = self.record.checkpoint
+        found = [self._hash("record", RECORD, None)]
+        if checkpoint is not None:
+            found.append(self._hash("weights", f"model/{WEIGHTS}", checkpoint.sha256))
+            found.append(self._hash("task", f"model/{TASK}", None))
+        for split, stated in self.record.predictions.items():
+            found.append(self._hash(f"answers to {split}", f"predictions/{split}.parquet", stated.sha256))
+        return found
+
+    def _hash(self, what: str, file: str, recorded: str | None) -> FileHash:
+        path = self.folder / file
+        return FileHash(what=what, file=file, sha256=sha256(path) if path.is_file() else None, recorded=recorded)
+
+
+def open_run_files(folder: Path | str) -> RunFiles:
+    """The files of a run's folder; its model is not loaded, and its weights may be missing."""
+    folder = Path(folder)
+    if folder.name == "model" and (folder.parent / RECORD).is_file():
+        folder = folder.parent
+    if not (folder / RECORD).is_file():
+        what = "does not exist" if not folder.exists() else f"has no {RECORD}"
+        raise StudyError(f"{folder} is not the folder of a run: it {what}")
+    task = folder / "model" / TASK
+    return RunFiles(folder=folder, record=read_record(folder), task=read_task(task) if task.is_file() else None)

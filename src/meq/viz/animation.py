@@ -1,0 +1,173 @@
+"""One explanation in motion: a still of every step, and all of them as a small GIF or WebP."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from PIL import Image
+
+from meq.core.options import checked_options, nearest
+from meq.experiments.explanation import Explanation
+from meq.viz.colours import FAINT, INK, PALETTE, RULE, label_colours
+from meq.viz.panels import (
+    POINTS,
+    add_axes,
+    add_text_axes,
+    answer_colour,
+    answer_words,
+    draw_paragraphs,
+    draw_picture,
+    draw_strip,
+    strengths,
+    strips,
+)
+from meq.viz.style import as_png, new_figure, plain, styled, whole_decades, write_whole
+from meq.viz.words import set_words
+
+FORMS = {".gif": "GIF", ".webp": "WEBP"}
+DPI, COLOURS = 100, 128
+EACH_MS, LONGER_MS = 650, 1800
+"""How long a step is shown, and the one that is read, and the last."""
+EDGE, TITLE, PICTURE, RIGHT, WIDE = 0.2, 0.38, 3.0, 3.1, 6.9
+STRIP, BAR, RESIDUALS = 0.3, 0.27, 1.25
+MOST_BARS = 6
+
+
+@checked_options
+def snapshot(explanation: Explanation, row: int) -> Figure:
+    """One measured step: heat map, probabilities, residuals so far, shaded words."""
+    with styled():
+        words = [
+            set_words(strengths(view, row), width=(WIDE - 2 * EDGE) * POINTS, size=11, most_lines=6)
+            for view in explanation.texts
+        ]
+        upper = _upper_height(explanation)
+        lower = sum(paragraph.height for paragraph in words) / POINTS + STRIP * len(strips(explanation))
+        figure = new_figure(WIDE, EDGE + TITLE + upper + 0.14 + lower + 0.34, constrained=False)
+        _draw_title(figure, explanation, row)
+        _draw_left(figure, explanation, row, upper)
+        _draw_right(figure, explanation, row)
+        top = EDGE + TITLE + upper + 0.14
+        for view in strips(explanation):
+            draw_strip(add_axes(figure, EDGE, top, WIDE - 2 * EDGE, STRIP - 0.1), view, row)
+            top += STRIP
+        draw_paragraphs(add_text_axes(figure, EDGE, top, WIDE - 2 * EDGE, max(lower, 0.1)), words)
+        _draw_note(figure, explanation)
+    return figure
+
+
+@checked_options
+def animate(explanation: Explanation, path: Path | str) -> Path:
+    """Write all measured steps to a .gif or .webp, whole or not at all."""
+    path = Path(path)
+    if path.suffix.lower() not in FORMS:
+        raise ValueError(f"{path}: an animation ends in .gif or .webp: {nearest(path.suffix, FORMS)}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, animation_bytes(explanation, form=FORMS[path.suffix.lower()]))
+    return path
+
+
+@checked_options
+def animation_bytes(explanation: Explanation, *, form: str = "GIF") -> bytes:
+    """All measured steps, one after the other, for ever."""
+    if form not in FORMS.values():
+        raise ValueError(f"there is no form {form!r}: {nearest(form, FORMS.values())}")
+    frames = [_frame(explanation, row) for row in range(len(explanation.steps))]
+    ends = (explanation.read, explanation.steps[-1])
+    durations = [LONGER_MS if step in ends else EACH_MS for step in explanation.steps]
+    out = io.BytesIO()
+    if form == "GIF":
+        frames = _with_one_palette(frames)
+    frames[0].save(
+        out, format=form, save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=True,
+        **({} if form == "GIF" else {"quality": 80, "method": 4}),
+    )  # fmt: skip
+    return out.getvalue()
+
+
+def _frame(explanation: Explanation, row: int) -> Image.Image:
+    return Image.open(io.BytesIO(as_png(snapshot(explanation, row), dpi=DPI))).convert("RGB")
+
+
+def _with_one_palette(frames: Sequence[Image.Image]) -> list[Image.Image]:
+    """One palette for all frames, so that what stands still does not flicker; no dithering, which would not compress."""
+    sample = Image.new("RGB", (frames[0].width, 3 * frames[0].height))
+    for place, frame in enumerate((frames[0], frames[len(frames) // 2], frames[-1])):
+        sample.paste(frame, (0, place * frame.height))
+    palette = sample.quantize(COLOURS, method=Image.Quantize.MEDIANCUT)
+    return [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
+
+
+def _upper_height(explanation: Explanation) -> float:
+    bars = BAR * min(len(explanation.labels), MOST_BARS) + RESIDUALS + 0.75
+    return max(bars, PICTURE if explanation.pictures else 0.0)
+
+
+def _draw_title(figure: Figure, explanation: Explanation, row: int) -> None:
+    axes = add_text_axes(figure, EDGE, EDGE, WIDE - 2 * EDGE, TITLE)
+    step, read = explanation.steps[row], explanation.read
+    when = f"k = {step}" + (" = K, the step that is read" if step == read else f"   (read at K = {read})")
+    axes.text(0, 0, when, fontsize=12, fontweight="bold", va="top")
+    said = answer_words(explanation, row)
+    axes.text(axes.get_xlim()[1], 0, said, fontsize=12, va="top", ha="right", color=answer_colour(explanation, row))
+
+
+def _draw_left(figure: Figure, explanation: Explanation, row: int, height: float) -> None:
+    for view in explanation.pictures[:1]:
+        axes = add_axes(figure, EDGE + 0.03, EDGE + TITLE, PICTURE, min(height, PICTURE))
+        draw_picture(axes, view, row, border=answer_colour(explanation, row), pixels=320)
+
+
+def _draw_right(figure: Figure, explanation: Explanation, row: int) -> None:
+    left = EDGE + PICTURE + 0.3 if explanation.pictures else EDGE
+    width = WIDE - EDGE - left
+    top = EDGE + TITLE
+    if explanation.probabilities is not None:
+        top += _draw_bars(figure, explanation, row, (left, top, width))
+    axes = add_axes(figure, left + 0.55, top + 0.3, width - 0.55, RESIDUALS)
+    axes.set_axis_on()
+    for place, (name, values) in enumerate(explanation.residuals.items()):
+        colour = PALETTE[place % len(PALETTE)]
+        axes.plot(explanation.steps, values.tolist(), color=colour, linewidth=1.2, label=plain(name))
+        axes.plot([explanation.steps[row]], [float(values[row])], marker="o", color=colour)
+    whole_decades(axes, [value for values in explanation.residuals.values() for value in values.tolist()])
+    axes.axvline(explanation.steps[row], color=FAINT, linewidth=0.8, linestyle=":")
+    axes.set_title("residual of the undamped map along k", fontsize=8.5, fontweight="normal", loc="left", pad=4)
+    axes.tick_params(labelsize=7.5)
+    axes.legend(fontsize=7.5, loc="upper right", borderaxespad=0.1, handlelength=1.2)
+
+
+def _draw_bars(figure: Figure, explanation: Explanation, row: int, place: tuple[float, float, float]) -> float:
+    """Probabilities of the classes that the model considers most at K; how much height they took."""
+    assert explanation.probabilities is not None
+    left, top, width = place
+    at_read = explanation.probabilities[explanation.row(explanation.read)]
+    shown = sorted(at_read.topk(min(MOST_BARS, len(explanation.labels))).indices.tolist())
+    colours = label_colours(explanation.labels)
+    height = BAR * len(shown)
+    axes = add_text_axes(figure, left, top, width, height)
+    name_room, number_room = 0.42 * width * POINTS, 34.0
+    room = width * POINTS - name_room - number_room
+    for number, which in enumerate(shown):
+        middle, value = (number + 0.5) * BAR * POINTS, float(explanation.probabilities[row, which])
+        label = explanation.labels[which]
+        axes.text(name_room - 5, middle, plain(_short(label)), fontsize=9, va="center", ha="right")
+        axes.barh(middle, room, left=name_room, height=0.6 * BAR * POINTS, color=RULE, alpha=0.5)
+        axes.barh(middle, room * value, left=name_room, height=0.6 * BAR * POINTS, color=colours[label])
+        axes.text(name_room + room + 4, middle, f"{value:.2f}", fontsize=9, va="center", color=INK)
+    axes.set_xlim(0, width * POINTS)
+    axes.set_ylim(height * POINTS, 0)
+    return height + 0.12
+
+
+def _short(label: str) -> str:
+    return label if len(label) <= 16 else f"{label[:15]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _draw_note(figure: Figure, explanation: Explanation) -> None:
+    wide, tall = figure.get_size_inches()
+    note = f"heat and shades: {explanation.method}, of {plain(explanation.explained_label)!r}; one scale for all steps"
+    figure.text(EDGE / wide, 0.09 / tall, note, fontsize=7.5, color=FAINT, va="bottom")

@@ -1,0 +1,1 @@
+"""The Equilibrium Explorer: a page on which one watches a picture and a caption come to an agreement."""

@@ -1,0 +1,85 @@
+"""Pairs to begin with: of the run's own data, where that can be read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meq.data.content import Picture
+from meq.data.contract import DataSet, Example
+from meq.data.registry import DATA_SETS, open_data
+from meq.experiments.load import TrainedRun
+
+COUNT = 6
+GENERATED = {"train": 9, "dev": 9, "test": 90}
+"""Of sets that are made on the spot, so many: thousands would keep the page waiting."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExamplePair:
+    """A picture, a caption, and another caption that has another label, of the same picture if there is one."""
+
+    name: str
+    picture: Picture
+    caption: str
+    other: str
+    label: str | None
+    """What the data say of picture and caption."""
+
+
+def example_pairs(run: TrainedRun, *, count: int = COUNT) -> list[ExamplePair]:
+    """A few pairs with different pictures, the labels in turn; none where the data cannot be had."""
+    data = _own_data(run)
+    if data is None or tuple(data.labels) != run.labels:
+        return []
+    split = next((data.splits[name] for name in ("test", "dev", "train") if name in data.splits), [])
+    pairs = [found for found in map(_pair_of, split) if found is not None]
+    return [_with_other(place, found, pairs, data.labels) for place, found in enumerate(_varied(pairs, count), start=1)]
+
+
+Found = tuple[Picture, str, int | None]
+
+
+def _own_data(run: TrainedRun) -> DataSet | None:
+    request = run.request
+    name = run.task.data if request is None else request.data
+    entry = DATA_SETS.get(name)
+    if entry is not None and entry.embedded:
+        options: dict[str, Any] = {} if request is None else dict(request.options)
+        few = {key: value for key, value in GENERATED.items() if key in entry.options}
+        return open_data(name, **{**options, **few})
+    return None if request is None else request.data_request().open()
+
+
+def _pair_of(example: Example) -> Found | None:
+    pictures = [each for each in example.content.values() if isinstance(each, Picture)]
+    texts = [each for each in example.content.values() if isinstance(each, str)]
+    if len(pictures) != 1 or len(texts) != 1:
+        return None
+    target = example.target
+    known = target is not None and target.ndim == 0 and not target.is_floating_point()
+    return pictures[0], texts[0], int(target) if known and target is not None else None
+
+
+def _varied(pairs: Sequence[Found], count: int) -> Iterator[Found]:
+    """The first pairs with a picture, a text and, as far as it goes, a label that the one before did not have."""
+    seen: set[str] = set()
+    before: int | None = None
+    for picture, text, label in pairs:
+        if len(seen) >= 2 * count:
+            return
+        if str(picture) in seen or text in seen or (label is not None and label == before):
+            continue
+        seen |= {str(picture), text}
+        before = label
+        yield picture, text, label
+
+
+def _with_other(place: int, found: Found, pairs: Sequence[Found], labels: Sequence[str]) -> ExamplePair:
+    picture, text, label = found
+    others = [each for each in pairs if each[1] != text and (label is None or each[2] != label)]
+    same = [each for each in others if str(each[0]) == str(picture)]
+    other = (same or others or [found])[0][1]
+    said = None if label is None or label >= len(labels) else labels[label]
+    return ExamplePair(name=f"{place}. {text}", picture=picture, caption=text, other=other, label=said)

@@ -1,0 +1,154 @@
+"""What comes in is judged here, before any of it reaches the model; a refusal says what to do instead."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image, UnidentifiedImageError
+
+from meq.data.content import MAX_PIXELS, Picture, PictureFile
+from meq.experiments.explain import Explainer
+from meq.experiments.explanation import Explanation
+
+MAX_BYTES = 10 * 2**20
+MAX_CHARACTERS = 4000
+"""More than any text encoder here reads; what is longer does not even reach it."""
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
+"""Pillow reads many more, some by programs of their own: nothing that a stranger sends is tried on those."""
+ENDING = 40
+"""Characters of a long text that are quoted, to show where it was cut."""
+
+
+class Refusal(ValueError):
+    """Something that is not let in; the message is meant for the person who sent it."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedPicture(Picture):
+    """A picture as it was sent: kept as the bytes of its file, in memory only."""
+
+    name: str
+    data: bytes
+
+    def open(self) -> Image.Image:
+        return _decoded(self.data, self.name)
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def admit_upload(path: Path, folder: Path) -> UploadedPicture:
+    """The picture that was uploaded to `path` below `folder`; the file is gone afterwards, whatever came of it."""
+    checked = PictureFile(path, folder).checked_path()
+    try:
+        size = checked.stat().st_size
+        if size > MAX_BYTES:
+            raise Refusal(f"{path.name} has {_megabytes(size)}; at most {_megabytes(MAX_BYTES)} are taken: scale it down.")
+        data = checked.read_bytes()
+    except FileNotFoundError as error:
+        raise Refusal(f"{path.name} did not arrive whole: upload it again.") from error
+    finally:
+        _remove(checked, folder)
+    return admit_picture(data, path.name)
+
+
+def admit_picture(data: bytes, name: str) -> UploadedPicture:
+    """The picture, if it is one, and can be decoded within the limits of `meq.data.content`."""
+    if not data:
+        raise Refusal(f"{name} is empty: choose another file.")
+    _decoded(data, name)
+    return UploadedPicture(name, data)
+
+
+def checked_caption(text: str | None, what: str = "caption") -> str:
+    """The text without the space around it, if there is any and it is not absurdly long."""
+    caption = (text or "").strip()
+    if not caption:
+        raise Refusal(f"The {what} is empty: type a sentence about the picture.")
+    if len(caption) > MAX_CHARACTERS:
+        raise Refusal(
+            f"The {what} has {len(caption):,} characters, more than the {MAX_CHARACTERS:,} that are taken: shorten it."
+        )
+    try:
+        caption.encode()
+    except UnicodeEncodeError as error:
+        raise Refusal(f"The {what} holds half a character that cannot be written: type it again.") from error
+    return caption
+
+
+def check_read_whole(explanation: Explanation, what: str = "caption") -> None:
+    """A refusal if the encoder did not read all of the text, or found no word in it."""
+    if not explanation.texts:
+        raise Refusal(f"The {what} has no word that the model can read: type a sentence about the picture.")
+    (view,) = explanation.texts
+    if not view.truncated:
+        return
+    assert view.spans is not None
+    text, end = str(view.content), int(view.spans.max())
+    begin = max(0, end - ENDING)
+    quoted = ("…" if begin else "") + text[begin:end]
+    raise Refusal(
+        f"The {what} is longer than the model reads: it would see {len(view.spans)} tokens, up to “{quoted}”, and "
+        f"nothing of the {len(text) - end:,} characters after that. Shorten it."
+    )
+
+
+def check_showable(explainer: Explainer) -> None:
+    """The page shows models of one picture and one text; others get a sentence."""
+    kinds, head = explainer.kinds, explainer.run.task.head
+    if head == "choices":
+        raise ValueError(
+            "the explorer shows models of one picture and one text, and this one chooses among several texts: "
+            "use meq.experiments.explain for it"
+        )
+    if sorted(kinds.values()) != ["image", "text"]:
+        has = ", ".join(f"{name!r} ({kind})" for name, kind in kinds.items())
+        raise ValueError(
+            f"the explorer shows models of one picture and one text, and this one was trained on {has}: "
+            "use meq.experiments.explain for it"
+        )
+
+
+def _decoded(data: bytes, name: str) -> Image.Image:
+    """In RGB. The size that the head states is judged before anything is unpacked."""
+    try:
+        with warnings.catch_warnings():  # our own limit is stricter than the one that Pillow warns at
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise Refusal(_too_many_pixels(name, f"says it has {image.width:,} x {image.height:,} pixels"))
+                return image.convert("RGB")
+    except Refusal:
+        raise
+    except Image.DecompressionBombError as error:
+        raise Refusal(_too_many_pixels(name, "says it has far more pixels")) from error
+    except UnidentifiedImageError as error:
+        raise Refusal(f"{name} is not a picture: choose a {_listed(FORMATS)} file.") from error
+    except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
+        raise Refusal(f"{name} is a damaged picture and cannot be read: save it anew, or choose another.") from error
+
+
+def _too_many_pixels(name: str, says: str) -> str:
+    return f"{name} {says}; at most {MAX_PIXELS:,} are decoded: scale it down."
+
+
+def _remove(path: Path, folder: Path) -> None:
+    path.unlink(missing_ok=True)
+    if path.parent != folder and not any(path.parent.iterdir()):
+        path.parent.rmdir()
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 2**20:.0f} MB"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"
