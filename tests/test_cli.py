@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ from typer.testing import CliRunner
 
 import meq
 from meq.cli import app
+from meq.cli.root import PANELS
 
 SMALL = ["--epochs", "1", "--dim", "8", "--heads", "2", "--steps", "2", "--batch-size", "500"]
 
@@ -24,6 +27,16 @@ def run(*arguments: str) -> tuple[int, str]:
 
 def test_the_version_is_printed() -> None:
     assert run("--version") == (0, f"meq {meq.__version__}\n")
+
+
+def test_the_front_page_is_a_table_of_contents() -> None:
+    code, output = run("--help")
+    assert code == 0
+    places = [output.index(f"─ {panel} ─") for panel in PANELS]
+    assert places == sorted(places)
+    for name in ("data", "encode", "train", "evaluate", "predict", "analyze", "study"):
+        assert re.search(rf"│ {name} +\S", output), f"{name} has a line of its own"
+    assert "--install-completion" in output
 
 
 def test_training_by_name_ends_in_a_table_a_record_and_a_model(tmp_path: Path) -> None:
@@ -39,6 +52,7 @@ def test_training_by_name_ends_in_a_table_a_record_and_a_model(tmp_path: Path) -
     code, output = run("train", "statements", "--out", str(tmp_path / "run"), *SMALL)
     assert code == 1
     assert "already holds a run" in output
+    assert "--resume" in output
     assert "Traceback" not in output
 
 
@@ -56,8 +70,9 @@ def test_a_baseline_trains_with_the_same_command(tmp_path: Path) -> None:
         (["train", "statements", "--out", "x", "--select", "beest"], 1, "did you mean 'best'?"),
         (["train", "statements", "--out", "x", "--heads", "5"], 1, "cannot be split into 5 heads"),
         (["train", "statements", "--out", "x", "--epochz", "5"], 2, "--epochs"),
-        (["train", "statements"], 2, "Missing option"),
-        (["trian"], 2, "train"),
+        (["train"], 2, "Missing argument"),
+        (["train", "statements", "--resume"], 1, "there is no run on statements in runs to resume"),
+        (["trian"], 2, "Did you mean 'train'?"),
     ],
 )
 def test_mistakes_are_one_clear_sentence(
@@ -83,5 +98,11 @@ def test_ctrl_c_leaves_the_run_resumable_and_says_how(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted; go on with: meq train statements" in errors
-    assert "--resume" in errors
     assert "Traceback" not in errors
+    (said,) = (line for line in errors.splitlines() if line.startswith("interrupted"))
+    typed = shlex.split(said.removeprefix("interrupted; go on with: meq "))
+    assert typed == [*command[3:], "--resume"]
+    record = json.loads((folder / "record.json").read_text())
+    assert record["status"] == "interrupted"
+    _, output = run("evaluate", str(folder))
+    assert "the run is not finished (its record says: interrupted)" in " ".join(output.split())

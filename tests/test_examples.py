@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from experiments.photo_table import write_rows, write_table
 from torch import Tensor
 
 import meq
 
 MINIMAL = Path(__file__).resolve().parents[1] / "examples" / "minimal.py"
+PRACTICE = MINIMAL.with_name("csv_to_predictions.py")
 WIDTHS = {"image": 12, "text": 10}
 OPTIONS: dict[str, Any] = {"classes": 3, "dim": 16, "heads": 4, "steps": 6}
 CLOSE = {"rtol": 0, "atol": 1e-12}
@@ -103,3 +105,13 @@ def test_the_minimal_script_prints_logits_and_a_falling_residual() -> None:
     assert len(steps) == 10
     first, last = (float(line.split()[-1]) for line in (steps[0], steps[-1]))
     assert last < first
+
+
+def test_a_table_becomes_a_file_of_answers(tmp_path: Path) -> None:
+    write_table(tmp_path, rows=40, pictures=20)
+    write_rows(tmp_path / "new.csv", ["photo", "caption"], [["photos/0.png", "it is red"], ["", "it is blue"]])
+    command = [sys.executable, str(PRACTICE), "photos.csv", "new.csv", "answers.csv"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "the scores are those of its record" in done.stdout
+    assert len((tmp_path / "answers.csv").read_text().splitlines()) == 3

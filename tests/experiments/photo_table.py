@@ -17,16 +17,16 @@ SMALL = ["--epochs", "1", "--dim", "8", "--heads", "2", "--steps", "2", "--batch
 WITHOUT_WEIGHTS = ["--image-encoder", "patches", "--text-encoder", "words"]
 
 
-def write_table(folder: Path, *, rows: int = 36, name: str = "photos.csv") -> Path:
-    """Six pictures and as many rows as asked for, a third of them true."""
+def write_table(folder: Path, *, rows: int = 36, pictures: int = 6, name: str = "photos.csv") -> Path:
+    """As many pictures and rows as asked for, a third of them true."""
     (folder / "photos").mkdir(parents=True, exist_ok=True)
     names = list(COLOURS)
-    for k in range(6):
+    for k in range(pictures):
         picture = Image.new("RGB", (24, 24), (230, 230, 230))
-        picture.paste(COLOURS[names[k % 3]], (4 + k, 4, 18 + k // 2, 20))
+        picture.paste(COLOURS[names[k % 3]], (4 + k % 6, 4, 18 + k % 5, 20))
         picture.save(folder / "photos" / f"{k}.png")
     parts = ("train", "train", "dev", "test")
-    told = [(k % 6, names[(k // 6) % 3], parts[k % 4]) for k in range(rows)]
+    told = [(k % pictures, names[(k // 6) % 3], parts[k % 4]) for k in range(rows)]
     cells = [[f"photos/{k}.png", f"it is {c}", "yes" if names[k % 3] == c else "no", part] for k, c, part in told]
     return write_rows(folder / name, ["photo", "caption", "y", "part"], cells)
 

@@ -16,7 +16,7 @@ from meq.experiments.descriptions import (
     hyperparameters_table,
 )
 from meq.experiments.render import FORMATS, Table
-from meq.experiments.settings import FULL, QUICK
+from meq.experiments.settings import FULL, QUICK, Setting
 
 
 def column(table: Table, key: str) -> dict[object, object]:
@@ -24,16 +24,22 @@ def column(table: Table, key: str) -> dict[object, object]:
     return {row[0]: row[at] for row in table.rows}
 
 
+def small(name: str, size: int) -> Setting:
+    """The setting with a few examples only."""
+    sizes = dict.fromkeys(("train", "dev", "test"), size)
+    return replace(FULL[name], data=replace(FULL[name].data, options=sizes))
+
+
 @pytest.fixture(scope="module")
 def described() -> Table:
-    return datasets_table()
+    return datasets_table(settings={name: small(name, size) for name, size in (("scenes", 18), ("statements", 24))})
 
 
 def test_every_data_set_has_a_line_and_what_is_not_here_says_so(described: Table) -> None:
     counts = column(described, "train")
     assert list(counts) == list(DATA_SETS)
     assert counts["hateful-memes"] == NOT_HERE
-    assert counts["statements"] == 4000
+    assert (counts["statements"], counts["scenes"]) == (24, 18)
     assert column(described, "classes")["scenes"] == 3
 
 
@@ -71,8 +77,7 @@ def test_encoders_are_those_of_the_settings_with_their_width_and_what_they_need(
 
 
 def test_generated_pictures_and_texts_are_read_by_the_built_in_encoders() -> None:
-    small = replace(FULL["scenes"], data=replace(FULL["scenes"].data, options={"train": 18, "dev": 18, "test": 18}))
-    rows = encoders_table({"scenes": small}).rows
+    rows = encoders_table({"scenes": small("scenes", 18)}).rows
     assert [row[1] for row in rows] == ["image", "text"]
     assert [str(row[2]).split("-")[0] for row in rows] == ["patches", "words"]
 

@@ -92,7 +92,7 @@ def test_pictures_and_texts_go_the_way_they_went_in_training(seen: Path) -> None
     answers = run.predict(list(raw.splits["dev"]), encoders=default_encoders(raw))
     kept = read_predictions(seen / "predictions" / "dev.parquet")
     torch.testing.assert_close(torch.stack([answer.logits for answer in answers]), kept.logits, rtol=1e-4, atol=1e-5)
-    features, _ = prepare_data(DataConfig(name="scenes", options={"train": 36, "dev": 18, "test": 18}))
+    features = prepare_data(DataConfig(name="scenes", options={"train": 36, "dev": 18, "test": 18})).data
     assert run.task.encoders == encoders_of(features)
     assert run.task.source_fingerprint == raw.fingerprint() == run.record.data.source_fingerprint
     assert run.task.standardisation is not None
@@ -107,10 +107,13 @@ def test_another_encoder_than_in_training_is_refused(seen: Path) -> None:
         load_run(seen).predict(raw, encoders={"image": Patches(grid=11), "text": Words()})
 
 
-def test_raw_content_without_an_encoder_says_what_to_do(seen: Path) -> None:
-    raw = list(open_data("scenes", train=36, dev=18, test=18).splits["dev"])
+def test_the_encoders_of_training_are_found_unless_none_are_wanted(seen: Path) -> None:
+    raw, run = list(open_data("scenes", train=36, dev=18, test=18).splits["dev"]), load_run(seen)
+    found, given = run.predict(raw), run.predict(raw, encoders={"image": Patches(grid=3), "text": Words()})
+    assert [answer.answer for answer in found] == [answer.answer for answer in given]
+    torch.testing.assert_close(found[0].logits, given[0].logits)
     with pytest.raises(ValueError, match="encode it first"):
-        load_run(seen).predict(raw)
+        run.predict(raw, encoders={})
 
 
 def test_a_run_is_pushed_whole(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:

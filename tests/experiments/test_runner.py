@@ -185,7 +185,7 @@ def test_runs_on_other_data_are_refused(copied: Path, monkeypatch: pytest.Monkey
         runner.prepare_data,
         DataConfig(name="statements", options={"train": 64, "dev": 24, "test": 16, "seed": 1}),
     )
-    monkeypatch.setattr(runner, "prepare_data", lambda config, root, store: prepare(other, root, store=store))
+    monkeypatch.setattr(runner, "prepare_data", lambda config, places: prepare(other, places))
     with pytest.raises(StudyError, match="holds runs on other data"):
         run_study(TINY, copied, console=QUIET)
 

@@ -9,6 +9,7 @@ import typer
 
 from meq.cli.asking import Debug
 from meq.cli.errors import errors_in_words
+from meq.experiments.cost_sweep import STEPS
 from meq.experiments.load import load_run
 from meq.experiments.render import as_text
 from meq.experiments.run_cost import PASSES, cost_of_run, run_cost_table
@@ -20,7 +21,7 @@ def cost(
     batch_size: Annotated[int, typer.Option(help="Samples per pass.", min=1)] = 32,
     steps: Annotated[
         str, typer.Option(help="Numbers of steps to measure at; the run's own is always added.")
-    ] = "1,2,5,10,20",
+    ] = ",".join(map(str, STEPS)),
     tokens: Annotated[
         list[str] | None,
         typer.Option(

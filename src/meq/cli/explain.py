@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from meq.analysis.attribution import METHODS
 from meq.cli.asking import Debug, ImageEncoder, TextEncoder
 from meq.cli.errors import errors_in_words
-from meq.experiments.explain import DEFAULT_METHOD, METHODS, Explainer
+from meq.experiments.explain import DEFAULT_METHOD, Explainer
 from meq.experiments.explanation import Contrast, Explanation
 from meq.experiments.load import load_run
 from meq.experiments.run_encoders import encoders_of_run

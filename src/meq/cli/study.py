@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +24,7 @@ from meq.cli.asking import (
 )
 from meq.cli.errors import errors_in_words
 from meq.experiments.build import places_of
+from meq.experiments.executors import NAMES, choose_executor
 from meq.experiments.recipes import STUDIES, describe, make_study
 from meq.experiments.render import as_text
 from meq.experiments.report import study_list, tables_text, verification_text
@@ -70,20 +73,34 @@ def run(
         list[Path] | None, typer.Option(help="A study's folder to take equal runs from; repeatable.")
     ] = None,
     retry_failed: Annotated[bool, typer.Option(help="Begin runs that failed anew.")] = False,
+    on: Annotated[str, typer.Option(help=f"{', '.join(NAMES)}: in this process, in several, on Ray.")] = NAMES[0],
+    workers: Annotated[
+        int | None, typer.Option(help="Runs at the same time; what there is room for unless given.")
+    ] = None,
+    address: Annotated[str | None, typer.Option(help="Of a Ray cluster; one of this machine if there is none.")] = None,
+    memory: Annotated[float | None, typer.Option(help="GB that a run needs; estimated unless given.")] = None,
     debug: Debug = False,
 ) -> None:
     """Run a study, or go on with it: the same command resumes what was interrupted."""
-    with errors_in_words(debug, hint="go on with the same command"):
+    with errors_in_words(debug, hint=f"go on with: {_same_command(name, out)}"):
         asked = None
         if data is not None:
             asked = request(data, None, (image, text, audio, vector), (label, split, group), set_)
         study = make_study(name, asked, quick=quick, seeds=seed, rates=rates)
         folder = out or Path("studies") / study.name
         places = places_of(asked, root, store=features, read=read)
-        records = run_study(study, folder, places=places, reuse=reuse or (), retry_failed=retry_failed)
+        executor = choose_executor(on, workers=workers, address=address, memory=memory)
+        records = run_study(study, folder, places=places, on=executor, reuse=reuse or (), retry_failed=retry_failed)
         print(tables_text(study, folder))
         print(f"study: {folder}")
         raise typer.Exit(int(any(record.error is not None for record in records)))
+
+
+def _same_command(name: str, out: Path | None) -> str:
+    """What was typed, where that is known."""
+    if Path(sys.argv[0]).stem in ("meq", "__main__"):
+        return shlex.join(["meq", *sys.argv[1:]])
+    return f"meq study run {name}" + (f" --out {out}" if out else "") + ", and the same options"
 
 
 @study_app.command()

@@ -33,7 +33,7 @@ def next_commands(out: Path, data: str) -> list[str]:
         f"meq evaluate {run}",
         f"meq predict {run} new{Path(data).suffix or '.csv'} -o answers.csv",
         f"meq analyze {run}",
-        f"meq explain {run}",
+        f'meq explain PICTURE "TEXT" --model {run}',
     ]
 
 

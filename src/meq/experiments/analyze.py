@@ -70,6 +70,8 @@ def analyze_run(
     check_iterates(model)
     if not isinstance(model, Iterated):
         raise StudyError(f"{type(model).__name__} cannot be followed along its steps")
+    if looking.horizon is not None and looking.horizon < model.steps:  # said before anything that takes long
+        raise StudyError(f"horizon {looking.horizon} lies before the step that is read, K = {model.steps}")
     ready = (
         own_data(run, root=root, reading=reading)
         if data is None

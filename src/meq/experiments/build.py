@@ -155,7 +155,7 @@ def set_iteration(model: FusionModel, arm: ArmConfig) -> None:
             raise StudyError(f"the arm {arm.name!r}: there is no {what} {name!r}: {nearest(name, known)}")
         if not isinstance(model, Iterated):
             raise StudyError(f"the arm {arm.name!r}: {arm.model!r} does not iterate, it has no {what}")
-        setattr(model, what, known[name]())  # type: ignore[index]
+        setattr(model, what, known[name]())
 
 
 def _opened(config: DataConfig, places: Places) -> DataSet:

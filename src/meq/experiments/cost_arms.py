@@ -108,7 +108,12 @@ def paper_encoders(quick: bool = True, *, device: str = "cpu", seed: int = 0) ->
 
 
 def matched_arms(
-    names: Sequence[str] = ARM_NAMES, *, quick: bool = True, device: str = "cpu", seed: int = 0
+    names: Sequence[str] = ARM_NAMES,
+    *,
+    quick: bool = True,
+    depths: Sequence[int] = DEPTHS,
+    device: str = "cpu",
+    seed: int = 0,
 ) -> dict[str, FusionModel]:
     """The arms by name; those that do not iterate are as large as the equilibrium, which comes once per depth."""
     for name in names:
@@ -119,7 +124,7 @@ def matched_arms(
     for name in names:
         if name == EQUILIBRIUM:
             model = _equilibrium(quick, device, seed)
-            arms |= {f"{name} K={depth}": at_depth(model, depth) for depth in DEPTHS}
+            arms |= {f"{name} K={depth}": at_depth(model, depth) for depth in depths}
         else:
             arms[name] = _matched(name, target, quick=quick, device=device, seed=seed)
     return arms

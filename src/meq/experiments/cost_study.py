@@ -10,8 +10,8 @@ import torch
 
 from meq.core.options import checked_options
 from meq.experiments.cost import Costs, chosen_device, measure_costs
-from meq.experiments.cost_arms import ARM_NAMES, Form, FrozenEncoders, form_of, matched_arms, paper_encoders
-from meq.experiments.cost_sweep import Sweep, sweep_steps
+from meq.experiments.cost_arms import ARM_NAMES, DEPTHS, Form, FrozenEncoders, form_of, matched_arms, paper_encoders
+from meq.experiments.cost_sweep import STEPS, Sweep, sweep_steps
 from meq.experiments.cost_tables import arms_table, sweep_table
 from meq.experiments.render import FORMATS, Table
 from meq.experiments.study import STUDY, TABLES, StudyError
@@ -39,14 +39,21 @@ class CostReport:
 
 
 @checked_options
-def cost_study(*, quick: bool = True, arms: Sequence[str] = ARM_NAMES, device: str | None = None) -> CostReport:
-    """Measure all arms in turns, then the equilibrium over K.
+def cost_study(
+    *,
+    quick: bool = True,
+    arms: Sequence[str] = ARM_NAMES,
+    depths: Sequence[int] = DEPTHS,
+    steps: Sequence[int] = STEPS,
+    device: str | None = None,
+) -> CostReport:
+    """Measure all arms in turns, the equilibrium at each of the `depths`; then the equilibrium over `steps`.
 
     The quick form takes less than a minute on one core. The full form has the paper's sizes and is meant for a GPU; on
     the device "meta" it is counted without being computed: FLOPs and memory in seconds, no times.
     """
     place = chosen_device(device)
-    form, models = form_of(quick), matched_arms(arms, quick=quick, device=place)
+    form, models = form_of(quick), matched_arms(arms, quick=quick, depths=depths, device=place)
     frozen = paper_encoders(quick, device=place)
     costs = measure_costs(
         models, {}, passes=form.passes, warmups=form.warmups, encoders=frozen.encoders, raw=frozen.raw
@@ -61,7 +68,7 @@ def cost_study(*, quick: bool = True, arms: Sequence[str] = ARM_NAMES, device: s
         costs=costs,
         sweep=None
         if iterated is None
-        else sweep_steps(iterated, {}, passes=form.passes, encoders=frozen.encoders, raw=frozen.raw),
+        else sweep_steps(iterated, {}, steps=steps, passes=form.passes, encoders=frozen.encoders, raw=frozen.raw),
     )
 
 
@@ -75,12 +82,18 @@ def cost_tables(report: CostReport, *, paper: bool = False) -> dict[str, Table]:
 
 
 def run_cost(
-    folder: Path, *, quick: bool = True, arms: Sequence[str] = ARM_NAMES, device: str | None = None
+    folder: Path,
+    *,
+    quick: bool = True,
+    arms: Sequence[str] = ARM_NAMES,
+    depths: Sequence[int] = DEPTHS,
+    steps: Sequence[int] = STEPS,
+    device: str | None = None,
 ) -> CostReport:
-    """Measure, and write the report and its tables into a folder; an earlier measurement there is replaced."""
+    """`cost_study`, its report and tables written into a folder; an earlier measurement there is replaced."""
     if (folder / STUDY).exists():
         raise StudyError(f"{folder} holds another study already: choose another folder for the study of costs")
-    report = cost_study(quick=quick, arms=arms, device=device)
+    report = cost_study(quick=quick, arms=arms, depths=depths, steps=steps, device=device)
     write_cost(folder, report)
     return report
 

@@ -17,8 +17,11 @@ from meq.core.solution import Stop
 from meq.experiments.cost import Cost, Encode, Feed, evaluating, measure_costs
 from meq.models.iterated import Iterated
 
+STEPS = (1, 2, 5, 10, 20)
 CAP = 100
 """Where a run to tolerance is given up."""
+WARMUPS = 5
+"""And not more than there are timed passes."""
 TOLERANCE = 1e-3
 """Of a run to tolerance, where the model has none of its own."""
 
@@ -74,7 +77,7 @@ def sweep_steps(
     features: Mapping[str, Tensor],
     masks: Mapping[str, Tensor] | None = None,
     *,
-    steps: Sequence[int] = (1, 2, 5, 10, 20),
+    steps: Sequence[int] = STEPS,
     passes: int = 30,
     encoders: Mapping[str, Encode] | None = None,
     raw: Mapping[str, Any] | None = None,
@@ -83,7 +86,8 @@ def sweep_steps(
     if len(set(steps)) < 2 or sorted(set(steps)) != list(steps):
         raise ValueError(f"a sweep needs two or more growing numbers of steps, got {list(steps)}")
     depths = {f"K={count}": at_depth(model, count) for count in steps}
-    points = measure_costs(depths, features, masks, passes=passes, encoders=encoders, raw=raw).arms
+    warmups = min(WARMUPS, passes)
+    points = measure_costs(depths, features, masks, passes=passes, warmups=warmups, encoders=encoders, raw=raw).arms
     times = [point.ms for point in points if point.ms is not None]
     feed = Feed(features=features, masks=masks or {}, encoders=encoders or {}, raw=raw or {})
     return Sweep(

@@ -40,7 +40,7 @@ PRETRAINED_WIDTHS = {"clip": 768, "bert": 768, "wav2vec2": 768, "minilm": 384, "
 """Numbers per token, known without loading the weights."""
 
 
-def datasets_table(roots: Mapping[str, Path] | None = None) -> Table:
+def datasets_table(roots: Mapping[str, Path] | None = None, settings: Mapping[str, Setting] = FULL) -> Table:
     """What can be read and how much of it is here: generated sets always, others from the folders in `roots`."""
     roots = roots or {}
     for name in roots:
@@ -58,9 +58,9 @@ def datasets_table(roots: Mapping[str, Path] | None = None) -> Table:
     return Table(
         title="datasets: what is learned from",
         columns=columns,
-        rows=tuple(_data_row(name, roots.get(name)) for name in DATA_SETS),
+        rows=tuple(_data_row(name, roots.get(name), settings.get(name)) for name in DATA_SETS),
         notes=(
-            "Counted in the data that is here, with the options of the full form; a split without labels is not "
+            "Counted in the data that is here, with the options that studies use; a split without labels is not "
             f"counted. {PUBLISHED}: not counted here; its splits are not all the official ones.",
         ),
     )
@@ -98,8 +98,8 @@ def hyperparameters_table(settings: Mapping[str, Setting] = FULL) -> Table:
     )
 
 
-def _data_row(name: str, root: Path | None) -> tuple[Cell, ...]:
-    options = FULL[name].data.options if name in FULL else {}
+def _data_row(name: str, root: Path | None, setting: Setting | None) -> tuple[Cell, ...]:
+    options = {} if setting is None else setting.data.options
     entry, data = DATA_SETS[name], _opened(name, root, options)
     counts: Sequence[Cell] = [NOT_HERE] * len(SPLITS)
     if data is not None:

@@ -57,7 +57,8 @@ class Evaluation:
             return "which split the weights were chosen on is not known: the run's record is not here"
         if self.selected.by == "last":
             return f"weights of the last epoch ({self.selected.epoch}), chosen on no split"
-        return f"weights of the best epoch on {self.selected.split} ({self.selected.epoch}): its score is a choice's"
+        split, epoch = self.selected.split, self.selected.epoch
+        return f"weights of the best epoch on {split} ({epoch}): the score on {split} is the best of all epochs"
 
     @property
     def origin(self) -> str:

@@ -1,4 +1,4 @@
-"""What one example looks like along the iteration: answers, residuals, and what each modality's tokens had a part in."""
+"""What one example looks like along the iteration: answers, residuals, and the part that each token has."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ModalityView:
     attribution: Float[Tensor, "S N"]
     """As the method gives it, never negative; zero throughout at a step that is lost."""
     boxes: Float[Tensor, "N 4"] | None = None
-    """Left, top, right, bottom in pixels of the original picture, whose size is `size`; NaN: a token without a place."""
+    """Left, top, right, bottom in pixels of the original picture, of `size`; NaN: a token without a place."""
     spans: Int[Tensor, "N 2"] | None = None
     """First and past-the-last character of the text; -1, -1: a token without a place."""
     times: Float[Tensor, "N 2"] | None = None

@@ -36,9 +36,13 @@ def raw_data(run: TrainedRun, *, root: Path | None = None) -> DataSet:
 
 def study_of(run: TrainedRun) -> Path | None:
     """The folder of the study that a run belongs to."""
-    above = run.folder.parents[3] if len(run.folder.parents) > 3 else run.folder
-    known = run.record is not None and run.record.study is not None
-    return above if known and (above / STUDY).is_file() else None
+    return study_above(run.folder.parent) if run.record is not None and run.record.study is not None else None
+
+
+def study_above(run: Path) -> Path | None:
+    """The folder of the study that a run's folder lies in."""
+    parents = run.resolve().parents
+    return parents[2] if len(parents) > 2 and (parents[2] / STUDY).is_file() else None
 
 
 def arm_of(run: TrainedRun) -> ArmConfig | None:

@@ -17,7 +17,7 @@ from meq.data.registry import DATA_SETS, open_data
 from meq.encoders import Encoder, encode
 from meq.encoders.pretrained import EncoderError
 from meq.experiments.cost import Cost, Encode, chosen_device, measure_cost
-from meq.experiments.cost_sweep import Sweep, sweep_steps
+from meq.experiments.cost_sweep import STEPS, Sweep, sweep_steps
 from meq.experiments.cost_tables import cost_table, sweep_table
 from meq.experiments.load import TrainedRun
 from meq.experiments.render import Table
@@ -63,7 +63,7 @@ def cost_of_run(
     run: TrainedRun,
     *,
     batch_size: int = 32,
-    steps: Sequence[int] = (1, 2, 5, 10, 20),
+    steps: Sequence[int] = STEPS,
     tokens: Mapping[str, int] | None = None,
     passes: int = PASSES,
     device: str | None = None,

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from meq.experiments.borrow import borrow_runs
-from meq.experiments.build import (
-    Places,
-    Prepared,
-    build_model,
-    build_objective,
-    prepare_data,
-    set_iteration,
-)
+from meq.experiments.build import Places, Prepared, build_model, build_objective, prepare_data
+from meq.experiments.executors import Serial
 from meq.experiments.manifest import MANIFEST, Manifest, files_below, read_manifest, sealed, write_manifest
 from meq.experiments.manifest import SCHEMA as MANIFEST_SCHEMA
-from meq.experiments.measures import make_measure, measured_of, read_measured, take_measure, write_measured
-from meq.experiments.measures.contract import Trained
+from meq.experiments.measures import make_measure, measured_of, read_measured
+from meq.experiments.one_run import recorded
+from meq.experiments.scheduling import Ended, Executor, Job, alone, in_words
 from meq.experiments.study import STUDY, TABLES, Study, StudyError, differences, read_study, run_place, study_text
 from meq.experiments.tables import TABLE_FORMAT, records_of, table_files
-from meq.models.base import FusionModel
-from meq.models.hub import WEIGHTS
-from meq.objectives.floors import ARROW
-from meq.training.files import sha256, write_bytes
-from meq.training.fit import Training
+from meq.training.files import write_bytes
 from meq.training.record import FAILED, RECORD, RunRecord, read_record
 
 
@@ -39,13 +30,15 @@ def run_study(
     folder: Path | str,
     *,
     places: Places | None = None,
+    on: Executor | None = None,
     reuse: Sequence[Path] = (),
     retry_failed: bool = False,
     console: Console | None = None,
 ) -> list[RunRecord]:
-    """Run what is still to be run, one after the other, and return all records; failed ones are among them.
+    """Run what is still to be run and return all records; failed ones are among them.
 
-    `places` says where the data lies. Runs that another study has made, of the same arm on the same data with the same
+    `places` says where the data lies; `on` how runs are made: one after the other unless given, in processes with
+    `Local()`, on Ray with `Cluster()`. Runs that another study has made, of the same arm on the same data with the same
     seed, are taken over from the folders in `reuse`. Runs that failed are left as they are, or begun anew with
     `retry_failed`.
     """
@@ -53,75 +46,12 @@ def run_study(
         raise StudyError("a study runs in one process; train single runs on several with `meq train`")
     folder, console = Path(folder), console or Console(stderr=True)
     manifest = _open(study, folder)
-    with _alone(folder):
+    # two processes in one folder would train the same runs over each other
+    with alone(folder / STUDY, f"another process is running the study in {folder}"):
         running = _Running(study, folder, manifest, console, retry_failed)
         borrow_runs(study, folder, reuse, console)
-        running.run_all(places or Places())
+        running.run_all(places or Places(), on or Serial())
     return list(records_of(folder, study).values())
-
-
-def do_run(study: Study, folder: Path, run: tuple[str, int], *, prepared: Prepared, console: Console) -> RunRecord:
-    """One run, begun or resumed, to its record and its measures; a failed training is in the record.
-
-    Nothing outside of the run's own folder is written: several processes may work on several runs.
-    """
-    name, seed = run
-    place = folder / run_place(name, seed)
-    record = _recorded(place)
-    if record is None or not record.over:
-        record = _train(study, folder, run, prepared, console)
-    missing = [measure for measure in study.measures if read_measured(place, measure) is None]
-    if record.scored and missing:
-        trained = load_trained(study, folder, run, prepared)
-        for measure in missing:
-            console.print(f"{name}, seed {seed}: measuring {measure}", highlight=False)
-            write_measured(place, take_measure(measure, study, trained))
-    return record
-
-
-def load_trained(study: Study, folder: Path, run: tuple[str, int], prepared: Prepared) -> Trained:
-    """The kept weights of a run, ready to be measured."""
-    name, seed = run
-    place, arm = folder / run_place(name, seed), study.arm(name)
-    record = read_record(place)
-    if not (place / "model" / WEIGHTS).is_file():
-        raise StudyError(f"{place} has no weights: they cannot be measured; remove the folder to train it again")
-    assert record.checkpoint is not None
-    if sha256(place / "model" / WEIGHTS) != record.checkpoint.sha256:
-        raise StudyError(f"{place}: the weights are not those that the record speaks of")
-    model = FusionModel.from_pretrained(place / "model").eval()
-    set_iteration(model, arm)
-    return Trained(model=model, data=prepared.seen_by(arm), arm=arm, record=record, prepared=prepared)
-
-
-def _train(study: Study, folder: Path, run: tuple[str, int], prepared: Prepared, console: Console) -> RunRecord:
-    """A failure is in the record, and raised only if there is none."""
-    name, seed = run
-    arm, place = study.arm(name), folder / run_place(name, seed)
-    data = prepared.seen_by(arm)
-    model, objective = build_model(study, arm, data, seed), build_objective(arm, data, _floors(study, folder, run))
-    provenance = replace(prepared.provenance, study=study.name, arm=name)
-    training = Training(model, data, objective, place, study.config(name, seed), console, provenance=provenance)
-    try:
-        training.run(resume=True)
-    except Exception:
-        record = _recorded(place)
-        if record is None or record.status != FAILED:
-            raise  # it could not begin or go on: nothing that belongs into a table
-    return read_record(place)
-
-
-def _floors(study: Study, folder: Path, run: tuple[str, int]) -> dict[str, float] | None:
-    """The off-diagonal blocks that another arm's run reached on held-out samples."""
-    source = study.needs(*run)
-    if source is None:
-        return None
-    measured = read_measured(folder / run_place(*source), "coupling")
-    if measured is None:
-        raise StudyError(
-            f"{run[0]!r} takes its floors from {source[0]!r}, seed {source[1]}, which has not been measured"
-        )
-    return {pair: value for pair, value in measured.found["blocks"].items() if len(set(pair.split(ARROW))) == 2}
 
 
 class _Running:
@@ -131,7 +61,7 @@ class _Running:
         self.study, self.folder, self.manifest = study, folder, manifest
         self.console, self.retry_failed = console, retry_failed
 
-    def run_all(self, places: Places) -> None:
+    def run_all(self, places: Places, on: Executor) -> None:
         _clean(self.folder.glob(".*.writing"))
         if self.manifest.table_format != TABLE_FORMAT:  # another version of meq wrote them
             self.manifest = replace(self.manifest, table_format=TABLE_FORMAT)
@@ -144,17 +74,27 @@ class _Running:
         prepared = prepare_data(self.study.data, places)
         self._refuse_other_data(prepared)
         check_study(self.study, prepared)
-        for arm_name, seed in left:
-            self.console.print(f"run {runs.index((arm_name, seed)) + 1} of {len(runs)}: {arm_name}, seed {seed}")
-            record = do_run(self.study, self.folder, (arm_name, seed), prepared=prepared, console=self.console)
-            if record.error is not None:
-                self.console.print(f"{arm_name}, seed {seed} failed: {record.error.message}", markup=False)
-            self._seal_run(run_place(arm_name, seed), record)
+        job = Job(study=self.study, folder=self.folder, prepared=prepared, left=left, console=self.console)
+        with closing(on.work_off(job)) as runs_ended:  # whatever happens here, nothing goes on elsewhere
+            problems = [ended for ended in runs_ended if not self._take_in(ended)]
+        if problems:
+            _report(problems, len(left))
+
+    def _take_in(self, ended: Ended) -> bool:
+        """Seal a run; False if it has no record to be sealed."""
+        if ended.problem is not None:
+            return False
+        place = run_place(*ended.run)
+        record = read_record(self.folder / place)
+        if record.error is not None:
+            self.console.print(f"{in_words(ended.run)} failed: {record.error.message}", markup=False)
+        self._seal_run(place, record)
+        return True
 
     def _settled(self, arm: str, seed: int) -> bool:
         """Nothing is left to do for this run; one that was recorded but not sealed is sealed now."""
         place = run_place(arm, seed)
-        record = _recorded(self.folder / place)
+        record = recorded(self.folder / place)
         if record is None or not record.over:
             return False
         if record.status == FAILED and self.retry_failed:
@@ -210,8 +150,13 @@ def check_study(study: Study, prepared: Prepared) -> None:
         build_model(study, arm, data, study.seeds[0])
 
 
-def _recorded(place: Path) -> RunRecord | None:
-    return read_record(place) if (place / RECORD).is_file() else None
+def _report(problems: Sequence[Ended], count: int) -> None:
+    """What is not there must not be overlooked; what is there has been sealed."""
+    words = "; ".join(f"{in_words(each.run)}: {each.problem}" for each in problems)
+    raise StudyError(
+        f"{len(problems)} of {count} runs are missing, the others are recorded. {words}. The same command tries again "
+        "what is missing"
+    )
 
 
 def _open(study: Study, folder: Path) -> Manifest:
@@ -244,19 +189,3 @@ def _clean(left_over: Iterable[Path]) -> None:
     """Remove what a killed process, or an earlier state, left behind."""
     for path in left_over:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Two processes in one folder would train the same runs over each other."""
-    with open(folder / STUDY, "rb") as file:
-        try:
-            import fcntl
-        except ImportError:  # Windows
-            yield
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StudyError(f"another process is running the study in {folder}") from error
-        yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -70,15 +71,17 @@ def count_flops(build: Build, size: int, features: Mapping[str, Tensor]) -> int:
     return counter.get_total_flops()
 
 
-def _closest(measure: Callable[[int], int], target: int, tolerance: float, low: int, high: int, *, unit: str) -> Match:
-    """Bisect a growing measure."""
-    smallest, largest = measure(low), measure(high)
-    if not smallest * (1 - tolerance) <= target <= largest * (1 + tolerance):
+def _closest(uncached: Callable[[int], int], target: int, tolerance: float, low: int, high: int, *, unit: str) -> Match:
+    """Bisect a growing measure, between two sizes found by doubling: a large model is slow to measure."""
+    measure = cache(uncached)
+    below = above = low
+    while above < high and measure(above) < target:
+        below, above = above, min(2 * above, high)
+    if not measure(low) * (1 - tolerance) <= target <= measure(above) * (1 + tolerance):
         raise ValueError(
-            f"no size reaches {target:,} {unit}: size {low} has {smallest:,} and size {high} has {largest:,}. "
-            "Change what else the arm is made of, or the range"
+            f"no size reaches {target:,} {unit}: size {low} has {measure(low):,} and size {above} has "
+            f"{measure(above):,}. Change what else the arm is made of, or the range"
         )
-    below, above = low, high
     while above - below > 1:
         middle = (below + above) // 2
         below, above = (middle, above) if measure(middle) <= target else (below, middle)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Any, TypeVar
 
 from meq.training.files import write_bytes
-from meq.training.plain import FormatError, dumps, loads, plain, typed
+from meq.training.plain import FormatError, loads, plain, typed
 
 SEAL = "seal"
 Kind = TypeVar("Kind")
@@ -32,4 +33,9 @@ def read_sealed(kind: type[Kind], path: Path) -> Kind:
 
 
 def _text(fields: dict[str, Any]) -> str:
-    return dumps({**fields, SEAL: hashlib.sha256(dumps(fields).encode()).hexdigest()})
+    """Of fields that are plain already: what stands for a number that is not finite must not be spelled again."""
+    return _json({**fields, SEAL: hashlib.sha256(_json(fields).encode()).hexdigest()})
+
+
+def _json(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

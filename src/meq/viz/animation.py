@@ -93,7 +93,7 @@ def _frame(explanation: Explanation, row: int) -> Image.Image:
 
 
 def _with_one_palette(frames: Sequence[Image.Image]) -> list[Image.Image]:
-    """One palette for all frames, so that what stands still does not flicker; no dithering, which would not compress."""
+    """One palette for all frames, so that what stands still does not flicker; dithering would not compress."""
     sample = Image.new("RGB", (frames[0].width, 3 * frames[0].height))
     for place, frame in enumerate((frames[0], frames[len(frames) // 2], frames[-1])):
         sample.paste(frame, (0, place * frame.height))

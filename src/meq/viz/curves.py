@@ -93,7 +93,7 @@ def probability_along_k(found: Explanation | Contrast, *, label: str | None = No
 def residual_along_k(
     residuals: Mapping[str, Tensor], steps: Sequence[int], *, read: int | None = None, tol: float | None = None
 ) -> Figure:
-    """Residuals of the undamped map by modality (S, or S by samples), logarithmic; medians and, as a band, quartiles."""
+    """Residuals of the undamped map by modality (S, or S by samples), logarithmic; medians, and quartiles as a band."""
     with styled():
         figure = new_figure(6.4, 3.6)
         axes = figure.add_subplot()

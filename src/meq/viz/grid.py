@@ -199,7 +199,7 @@ def _draw_footer(figure: Figure, explanations: Sequence[Explanation], top: float
     bar.set_axis_on()
     scale = figure.colorbar(ScalarMappable(Normalize(0, 1), HEAT_MAP), cax=bar, orientation="horizontal", ticks=[0, 1])
     scale.ax.set_xticklabels(["none", "the row's largest"], fontsize=8)
-    scale.outline.set_visible(False)  # type: ignore[operator]
+    scale.outline.set_visible(False)
     scale.ax.set_title("share of a token in its modality", fontsize=8.5, fontweight="normal", pad=3)
     methods = ", ".join(dict.fromkeys(each.method for each in explanations))
     note = f"Attribution: {methods}, of the score of the answer at K."

@@ -48,5 +48,5 @@ def influence_map(
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
         figure.suptitle(title, x=0.02, ha="left", fontsize=10, fontweight="bold")
-        figure.colorbar(shown, ax=axes, label="median over samples", fraction=0.08).outline.set_visible(False)  # type: ignore[operator]
+        figure.colorbar(shown, ax=axes, label="median over samples", fraction=0.08).outline.set_visible(False)
     return figure

@@ -20,7 +20,7 @@ MARGIN, CLOSEST = 1.12, 0.02
 
 
 @checked_options
-def eigenvalue_plane(found: Eigenvalues | Complex[Tensor, "..."], *, damping: float | None = None) -> Figure:
+def eigenvalue_plane(found: Eigenvalues | Complex[Tensor, ...], *, damping: float | None = None) -> Figure:
     """Eigenvalues lambda of the map with the unit circle; with `damping` d also (1 - d) + d lambda, joined to them.
 
     Left the plane, right a closer look at where they lie. The undamped iteration converges nearby if all of the first
@@ -32,15 +32,16 @@ def eigenvalue_plane(found: Eigenvalues | Complex[Tensor, "..."], *, damping: fl
         raise ValueError("there are no eigenvalues to draw: none was found")
     moved = None if damping is None else (1 - damping) + damping * values
     with styled():
-        figure = new_figure(8.6, 5.0)
+        figure = new_figure(8.6, 5.5, constrained=False)  # which equal scales would leave no room in
         whole, close = figure.subplots(1, 2)
+        figure.subplots_adjust(left=0.085, right=0.98, top=0.84, bottom=0.27, wspace=0.24)
         for axes in (whole, close):
             _draw(axes, values, moved, damping)
         side = MARGIN * max(1.0, float(values.abs().max()))
         whole.set(xlim=(-side, side), ylim=(-side, side), ylabel="imaginary part", title="the plane")
         _look_closer(close, values if moved is None else torch.cat([values, moved]))
-        figure.suptitle(_title(values), x=0.02, ha="left", fontsize=10, fontweight="bold")
-        figure.legend(*whole.get_legend_handles_labels(), loc="outside lower center", ncols=1)
+        figure.suptitle(_title(values), x=0.02, y=0.97, ha="left", fontsize=10, fontweight="bold")
+        figure.legend(*whole.get_legend_handles_labels(), loc="lower center", ncols=1)
     return figure
 
 

@@ -22,7 +22,7 @@ except ImportError as error:
 from meq.viz.colours import FAINT, INK, PAPER, RULE
 
 DPI = 144
-SETTINGS: dict[str, Any] = {
+SETTINGS: Any = {
     **{"font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold"},
     **{"axes.titlelocation": "left", "axes.labelsize": 9, "legend.fontsize": 8.5, "legend.frameon": False},
     **{"axes.edgecolor": FAINT, "axes.labelcolor": INK, "text.color": INK, "axes.linewidth": 0.8},

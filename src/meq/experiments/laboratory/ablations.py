@@ -21,7 +21,7 @@ def ablation(setting: Setting) -> Study:
     Expect: without the cross-modal path the states cannot tell each other anything, and answers fall to chance
     where both are needed.
     """
-    arms = (
+    arms: tuple[ArmConfig, ...] = (
         graph(setting),
         graph(setting, "no-gate", gate=False),
         graph(setting, "no-cross", cross=False),

@@ -46,7 +46,7 @@ def hops(setting: Setting) -> Study:
     options = {**DEEP_SIZES, **setting.data.options, "kinds": list(DEEP)}
     data, train = replace(setting.data, options=options), replace(setting.train, epochs=2 * setting.train.epochs // 3)
     deep = replace(setting, data=data, train=train, kinds=DEEP)
-    one_step = equilibrium(deep, "one-step", **{"steps": 1})
+    one_step = equilibrium(deep, "one-step", steps=1)
     arms = (equilibrium(deep), one_step, baseline(deep, "self-attention"))
     return _watched(deep, "hops", "Does a deeper statement need more steps?", {"steps": {"by": "kind"}}, arms=arms)
 
@@ -82,7 +82,7 @@ def grounding(setting: Setting) -> Study:
     read = None if setting.data.name == "scenes" else "cod10k"
     if read is not None and setting.data.name != "snli-ve":
         raise StudyError(f"grounding is trained on an entailment set, and {setting.data.name!r} is none")
-    options: dict[str, Any] = {} if read is None else {"read": read}
+    options: dict[str, Any] = {**({} if read is None else {"read": read}), **({"limit": 100} if setting.quick else {})}
     return _watched(setting, "grounding", "Does the iteration find what hides?", {"grounding": options})
 
 

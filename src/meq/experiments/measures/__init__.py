@@ -18,12 +18,15 @@ from meq.experiments.measures.contract import (
 )
 from meq.experiments.measures.coupling import Coupling
 from meq.experiments.measures.fixed_point import FixedPoint
+from meq.experiments.measures.grounding import Grounding
 from meq.experiments.measures.robustness import Robustness
 from meq.experiments.measures.steps import Steps
 from meq.experiments.study import Study, StudyError, run_place
 from meq.training.plain import plain
 
-MEASURES: Mapping[str, type[Measure]] = {each.name: each for each in (Steps, FixedPoint, Coupling, Robustness)}
+MEASURES: Mapping[str, type[Measure]] = {
+    each.name: each for each in (Steps, FixedPoint, Coupling, Robustness, Grounding)
+}
 
 
 def make_measure(name: str, options: Mapping[str, Any]) -> Measure:

@@ -13,6 +13,7 @@ from meq.experiments.build import Prepared
 from meq.experiments.render import Table
 from meq.experiments.study import ArmConfig, Study, StudyError
 from meq.models.base import FusionModel
+from meq.models.iterated import Iterated
 from meq.training.files import write_bytes
 from meq.training.plain import FormatError, dumps, loads, typed
 from meq.training.record import RunRecord
@@ -56,8 +57,9 @@ class Trained:
         return batched(list(self.data.splits[split][:limit]), self.data)
 
     @property
-    def iterates(self) -> bool:
-        return self.model.operator is not None
+    def iterated(self) -> Iterated | None:
+        """The model, if it iterates."""
+        return self.model if isinstance(self.model, Iterated) else None
 
 
 class Measure(ABC):

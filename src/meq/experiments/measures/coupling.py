@@ -33,7 +33,7 @@ class Coupling(Measure):
         check_split(prepared.data, self.split)
 
     def take(self, trained: Trained) -> Found | None:
-        if not trained.iterates:
+        if trained.iterated is None:
             return None
         seen = 0
         sums: dict[str, dict[str, list[Tensor]]] = defaultdict(lambda: defaultdict(list))
@@ -76,9 +76,7 @@ class Coupling(Measure):
         for arm in arms:
             cells: list[Cell] = [arm]
             for part, name, _, _ in found:
-                cells += over_seeds(
-                    by_seed(study, values, arm), lambda each, part=part, name=name: each.get(part, {}).get(name)
-                )
+                cells += over_seeds(by_seed(study, values, arm), part, name)
             rows.append(tuple(cells))
         first = next(iter(values.values()))
         note = (

@@ -16,7 +16,7 @@ from meq.core.solution import Stop
 from meq.experiments.build import Prepared
 from meq.experiments.measures.contract import Found, Measure, Trained, Values, check_split
 from meq.experiments.measures.steps import reported_split
-from meq.experiments.measures.summary import SPREADS, arms_in, by_seed, over_seeds
+from meq.experiments.measures.summary import SPREADS, arms_in, by_seed, mean_and_spread
 from meq.experiments.render import Cell, Column, Table
 from meq.experiments.study import Study
 
@@ -38,11 +38,11 @@ class FixedPoint(Measure):
         check_split(prepared.data, self.split)
 
     def take(self, trained: Trained) -> Found | None:
-        if not trained.iterates:
+        if (model := trained.iterated) is None:
             return None
         split = self.split or reported_split(trained)
         batches = list(trained.batches(split, limit=self.limit))
-        walked = follow(trained.model, batches, steps=[0], horizon=self.horizon, metric=trained.data.metric)
+        walked = follow(model, batches, steps=[0], horizon=self.horizon, metric=trained.data.metric)
         at, end = walked.at(walked.read), walked.at(walked.horizon)
         radii = self._radii(trained, split)
         assert walked.metric is not None
@@ -133,5 +133,6 @@ def _row(arm: str, seed: int, found: Found) -> tuple[Cell, ...]:
 
 
 def _mean_row(arm: str, found: list[Found]) -> tuple[Cell, ...]:
-    means = [over_seeds(found, lambda each, at=at: _cells(each)[at])[0] for at in range(7)]
+    columns = list(zip(*(_cells(each) for each in found), strict=True))
+    means = [mean_and_spread(column)[0] for column in columns[:7]]
     return (arm, "mean", *means, None, None)

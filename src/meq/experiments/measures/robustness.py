@@ -18,7 +18,7 @@ from meq.experiments.compare import INCOMPLETE, verdict
 from meq.experiments.measures.contract import Found, Measure, Trained, Values, check_split
 from meq.experiments.measures.encoding import encode_alike, encoder_size, only, raw_of, seen_by_arm
 from meq.experiments.measures.steps import reported_split, score_examples
-from meq.experiments.measures.summary import SPREADS, arms_in, by_seed, names_in, over_seeds, spread
+from meq.experiments.measures.summary import SPREADS, arms_in, by_seed, mean_and_spread, names_in, spread
 from meq.experiments.render import Cell, Column, Table
 from meq.experiments.study import Study, StudyError
 
@@ -187,7 +187,7 @@ def _row(study: Study, values: Values, corruption: str) -> tuple[Cell, ...]:
     inputs = {name: kind for each in values.values() for name, kind in each["inputs"].items()}
     cells: list[Cell] = [inputs.get(corruption), corruption]
     for arm in arms:
-        cells += over_seeds(by_seed(study, values, arm), lambda each: _mean_of_draws(each, corruption))
+        cells += mean_and_spread([_mean_of_draws(each, corruption) for each in by_seed(study, values, arm)])
     for arm in arms if study.reference in arms else ():
         if arm != study.reference:
             cells += _difference(study, values, arm, corruption)

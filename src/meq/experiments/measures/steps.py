@@ -11,10 +11,10 @@ import torch
 from meq.analysis import follow
 from meq.analysis.trajectory import Trajectory
 from meq.core.options import checked_options, nearest
-from meq.data.contract import Example
+from meq.data.contract import DataSet, Example
 from meq.experiments.build import Prepared
 from meq.experiments.measures.contract import Found, Measure, Trained, Values, batched, check_split
-from meq.experiments.measures.summary import SPREADS, arms_in, by_seed, names_in, over_seeds
+from meq.experiments.measures.summary import SPREADS, arms_in, by_seed, mean_and_spread, names_in, over_seeds
 from meq.experiments.render import Cell, Column, Table
 from meq.experiments.study import Study, StudyError
 from meq.models.iterated import Iterated
@@ -51,19 +51,17 @@ class Steps(Measure):
         split = self.split or reported_split(trained)
         examples = list(trained.data.splits[split][: self.limit])
         groups: dict[str, list[Example]] = {ALL: examples}
-        for example in examples if self.by else ():
-            groups.setdefault(str(example.facts[self.by]), []).append(example)
+        for example in examples if self.by is not None else ():
+            groups.setdefault(str(example.facts[str(self.by)]), []).append(example)
         found: dict[str, Any] = {
             "split": split,
             "metric": trained.data.metric.name,
             "count": {name: len(group) for name, group in groups.items()},
             "answer": {name: score_examples(trained, group) for name, group in groups.items()},
         }
-        if not trained.iterates:
+        if trained.iterated is None:
             return found
-        assert isinstance(trained.model, Iterated)
-        horizon = self.horizon or 2 * trained.model.steps
-        walked = {name: self._walk(trained, group, horizon) for name, group in groups.items()}
+        walked = {name: self._walk(trained.iterated, trained.data, group) for name, group in groups.items()}
         every = walked[ALL]
         return {
             **found,
@@ -75,10 +73,9 @@ class Steps(Measure):
             "diverged": every.diverged,
         }
 
-    def _walk(self, trained: Trained, examples: list[Example], horizon: int) -> Trajectory:
-        data = trained.data
-        steps = range(horizon + 1)
-        return follow(trained.model, batched(examples, data), steps=steps, horizon=horizon, metric=data.metric)
+    def _walk(self, model: Iterated, data: DataSet, examples: list[Example]) -> Trajectory:
+        horizon = self.horizon or 2 * model.steps
+        return follow(model, batched(examples, data), steps=range(horizon + 1), horizon=horizon, metric=data.metric)
 
     def tables(self, study: Study, values: Values) -> dict[str, Table]:
         made = {"answers-by-kind": _answers(study, values)} if values else {}
@@ -120,9 +117,9 @@ def _along(study: Study, arm: str, found: list[Found]) -> Table:
     for place, k in enumerate(first["steps"]):
         cells: list[Cell] = [f"{k} = K" if k == first["read"] else str(k)]
         for name in groups:
-            cells += over_seeds(found, lambda each, name=name, place=place: each["score"][name][place])
+            cells += over_seeds(found, "score", name, place)
         for name in residuals:
-            cells.append(over_seeds(found, lambda each, name=name, place=place: each["residual"][name][place])[0])
+            cells.append(over_seeds(found, "residual", name, place)[0])
         rows.append(tuple(cells))
     return Table(
         title=f"{study.name}: {arm} read at step k ({first['metric']} on {first['split']})",
@@ -143,8 +140,8 @@ def _answers(study: Study, values: Values) -> Table:
         found = by_seed(study, values, arm)
         cells: list[Cell] = [arm]
         for name in groups:
-            cells += over_seeds(found, lambda each, name=name: each["answer"].get(name))
-        cells += [over_seeds(found, lambda each, name=name: there_at(each, name))[0] for name in groups]
+            cells += over_seeds(found, "answer", name)
+        cells += [mean_and_spread([there_at(each, name) for each in found])[0] for name in groups]
         rows.append(tuple(cells))
     first = next(iter(values.values()))
     close = f"There at k: the step from which on the score stays within {CLOSE:.2f} of that at K, mean over seeds."

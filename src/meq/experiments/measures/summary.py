@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meq.experiments.measures.contract import Found, Values
@@ -23,9 +23,14 @@ def arms_in(study: Study, values: Values) -> list[str]:
     return [arm.name for arm in study.arms if by_seed(study, values, arm.name)]
 
 
-def over_seeds(found: Sequence[Found], pick: Callable[[Found], Any]) -> tuple[Cell, Cell]:
-    """(mean, spread) of one number over seeds; None for what is not there."""
-    numbers = [float(value) for each in found if (value := pick(each)) is not None]
+def over_seeds(found: Sequence[Found], *path: str | int) -> tuple[Cell, Cell]:
+    """(mean, spread) over seeds of the number that lies at `path`; None for what is not there."""
+    return mean_and_spread([_at(each, path) for each in found])
+
+
+def mean_and_spread(values: Sequence[Any]) -> tuple[Cell, Cell]:
+    """Of the values that are there."""
+    numbers = [float(value) for value in values if value is not None]
     return (statistics.fmean(numbers) if numbers else None), spread(numbers)
 
 
@@ -40,3 +45,11 @@ def names_in(study: Study, values: Values, key: str) -> list[str]:
     """All names that a mapping under `key` has on any run, in order of appearance."""
     found = [each.get(key, {}) for arm in arms_in(study, values) for each in by_seed(study, values, arm)]
     return list(dict.fromkeys(name for each in found for name in each))
+
+
+def _at(found: Any, path: Sequence[str | int]) -> Any:
+    for step in path:
+        if isinstance(found, Mapping) and step not in found:
+            return None
+        found = found[step]
+    return found

@@ -12,6 +12,7 @@ from pathlib import Path
 from PIL import Image, UnidentifiedImageError
 
 from meq.data.content import MAX_PIXELS, Picture, PictureFile
+from meq.data.findings import DataError
 from meq.experiments.explain import Explainer
 from meq.experiments.explanation import Explanation
 
@@ -24,7 +25,7 @@ ENDING = 40
 """Characters of a long text that are quoted, to show where it was cut."""
 
 
-class Refusal(ValueError):
+class RefusedError(ValueError):
     """Something that is not let in; the message is meant for the person who sent it."""
 
 
@@ -47,14 +48,21 @@ class UploadedPicture(Picture):
 
 def admit_upload(path: Path, folder: Path) -> UploadedPicture:
     """The picture that was uploaded to `path` below `folder`; the file is gone afterwards, whatever came of it."""
-    checked = PictureFile(path, folder).checked_path()
+    try:
+        checked = PictureFile(path, folder).checked_path()
+    except DataError as error:  # its message names our folder, which is nobody's business
+        raise RefusedError(f"{path.name} was not uploaded here: upload it again.") from error
+    if not checked.is_file():
+        raise RefusedError(f"{path.name} did not arrive whole: upload it again.")
     try:
         size = checked.stat().st_size
         if size > MAX_BYTES:
-            raise Refusal(f"{path.name} has {_megabytes(size)}; at most {_megabytes(MAX_BYTES)} are taken: scale it down.")
+            raise RefusedError(
+                f"{path.name} has {_megabytes(size)}; at most {_megabytes(MAX_BYTES)} are taken: scale it down."
+            )
         data = checked.read_bytes()
     except FileNotFoundError as error:
-        raise Refusal(f"{path.name} did not arrive whole: upload it again.") from error
+        raise RefusedError(f"{path.name} did not arrive whole: upload it again.") from error
     finally:
         _remove(checked, folder)
     return admit_picture(data, path.name)
@@ -63,7 +71,7 @@ def admit_upload(path: Path, folder: Path) -> UploadedPicture:
 def admit_picture(data: bytes, name: str) -> UploadedPicture:
     """The picture, if it is one, and can be decoded within the limits of `meq.data.content`."""
     if not data:
-        raise Refusal(f"{name} is empty: choose another file.")
+        raise RefusedError(f"{name} is empty: choose another file.")
     _decoded(data, name)
     return UploadedPicture(name, data)
 
@@ -72,22 +80,22 @@ def checked_caption(text: str | None, what: str = "caption") -> str:
     """The text without the space around it, if there is any and it is not absurdly long."""
     caption = (text or "").strip()
     if not caption:
-        raise Refusal(f"The {what} is empty: type a sentence about the picture.")
+        raise RefusedError(f"The {what} is empty: type a sentence about the picture.")
     if len(caption) > MAX_CHARACTERS:
-        raise Refusal(
+        raise RefusedError(
             f"The {what} has {len(caption):,} characters, more than the {MAX_CHARACTERS:,} that are taken: shorten it."
         )
     try:
         caption.encode()
     except UnicodeEncodeError as error:
-        raise Refusal(f"The {what} holds half a character that cannot be written: type it again.") from error
+        raise RefusedError(f"The {what} holds half a character that cannot be written: type it again.") from error
     return caption
 
 
 def check_read_whole(explanation: Explanation, what: str = "caption") -> None:
     """A refusal if the encoder did not read all of the text, or found no word in it."""
     if not explanation.texts:
-        raise Refusal(f"The {what} has no word that the model can read: type a sentence about the picture.")
+        raise RefusedError(f"The {what} has no word that the model can read: type a sentence about the picture.")
     (view,) = explanation.texts
     if not view.truncated:
         return
@@ -95,7 +103,7 @@ def check_read_whole(explanation: Explanation, what: str = "caption") -> None:
     text, end = str(view.content), int(view.spans.max())
     begin = max(0, end - ENDING)
     quoted = ("…" if begin else "") + text[begin:end]
-    raise Refusal(
+    raise RefusedError(
         f"The {what} is longer than the model reads: it would see {len(view.spans)} tokens, up to “{quoted}”, and "
         f"nothing of the {len(text) - end:,} characters after that. Shorten it."
     )
@@ -124,16 +132,16 @@ def _decoded(data: bytes, name: str) -> Image.Image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data), formats=FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
-                    raise Refusal(_too_many_pixels(name, f"says it has {image.width:,} x {image.height:,} pixels"))
+                    raise RefusedError(_too_many_pixels(name, f"says it has {image.width:,} x {image.height:,} pixels"))
                 return image.convert("RGB")
-    except Refusal:
+    except RefusedError:
         raise
     except Image.DecompressionBombError as error:
-        raise Refusal(_too_many_pixels(name, "says it has far more pixels")) from error
+        raise RefusedError(_too_many_pixels(name, "says it has far more pixels")) from error
     except UnidentifiedImageError as error:
-        raise Refusal(f"{name} is not a picture: choose a {_listed(FORMATS)} file.") from error
+        raise RefusedError(f"{name} is not a picture: choose a {_listed(FORMATS)} file.") from error
     except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
-        raise Refusal(f"{name} is a damaged picture and cannot be read: save it anew, or choose another.") from error
+        raise RefusedError(f"{name} is a damaged picture: save it anew, or choose another.") from error
 
 
 def _too_many_pixels(name: str, says: str) -> str:

@@ -1,0 +1,141 @@
+"""Which run is next, and what those who work runs off have in common."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+
+from meq.experiments.build import Prepared
+from meq.experiments.study import Study, StudyError
+
+Run = tuple[str, int]
+"""An arm and a seed."""
+RETRIES = 2
+"""How often a run goes on after its worker was lost: what kills a worker every time is the run itself."""
+UNLOCKABLE = (errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL)
+"""What file systems without such locks say, network ones of folders among them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Job:
+    """The runs of a study that are still to be made."""
+
+    study: Study
+    folder: Path
+    prepared: Prepared
+    left: Sequence[Run]
+    console: Console
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A run to which nothing more will happen: it has a record, or a problem."""
+
+    run: Run
+    problem: str | None = None
+    """Why there is no record; a training that failed has one."""
+
+
+class Executor(Protocol):
+    """A way to make runs: one after the other, in processes, on a cluster."""
+
+    def work_off(self, job: Job) -> Generator[Ended, None, None]:
+        """Make the runs, each after the one that it needs; closing the generator stops what is under way."""
+        ...
+
+
+class Backlog:
+    """Runs to be made, in the study's order. One that needs another waits until that one is over or given up."""
+
+    def __init__(self, study: Study, left: Sequence[Run]) -> None:
+        self.study, self.waiting = study, list(left)
+        self.under_way: set[Run] = set()
+        self.losses: Counter[Run] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self.waiting or self.under_way)
+
+    def take(self) -> Run | None:
+        """The first one that can begin; None if all of them have to wait."""
+        for run in self.waiting:
+            need = self.study.needs(*run)
+            if need not in self.waiting and need not in self.under_way:
+                self.waiting.remove(run)
+                self.under_way.add(run)
+                return run
+        if self.waiting and not self.under_way:
+            names = ", ".join(sorted({arm for arm, _ in self.waiting}))
+            raise StudyError(f"{self.study.name!r}: the arms {names} wait for each other")
+        return None
+
+    def over(self, run: Run) -> None:
+        self.under_way.remove(run)
+
+    def lost(self, run: Run) -> bool:
+        """Its worker is gone; whether it is to be tried once more."""
+        self.losses[run] += 1
+        self.under_way.remove(run)
+        again = self.losses[run] <= RETRIES
+        if again:
+            self.waiting.insert(0, run)
+        return again
+
+
+def in_words(run: Run) -> str:
+    return f"{run[0]}, seed {run[1]}"
+
+
+@contextmanager
+def sharing(folder: Path) -> Iterator[Path]:
+    """A hidden folder beside the study's, for what its processes share while they run; it is gone afterwards.
+
+    Beside, since in the study's folder every file must be accounted for; there, since it is on the same file system.
+    """
+    place = folder.resolve().with_name(f".{folder.resolve().name}.sharing")
+    shutil.rmtree(place, ignore_errors=True)  # of a process that was killed; whoever is here holds the study's lock
+    place.mkdir(mode=0o700)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def alone(path: Path, words: str, *, patience: float = 0.0) -> Iterator[None]:
+    """Hold a file or a folder for this process. Where another one holds it: wait so many seconds, then a StudyError."""
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)  # network file systems want it writable
+    try:
+        deadline = time.monotonic() + patience
+        while not _locked(handle):
+            if time.monotonic() > deadline:
+                raise StudyError(words)
+            time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    """Whether the lock is ours now, or there are no locks here."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in UNLOCKABLE:
+            raise
+    return True

@@ -1,0 +1,97 @@
+"""From what a person asks to what the page shows; no web server here, and nothing that one person's request leaves."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from meq.data.content import DrawnPicture, Picture
+from meq.experiments.explain import Explainer
+from meq.experiments.explanation import Explanation
+from meq.experiments.load import TrainedRun
+from meq.viz.app.examples import ExamplePair, example_pairs
+from meq.viz.app.measures import influence_panel, spectrum_panel
+from meq.viz.app.panels import look_panel
+from meq.viz.app.requests import RefusedError, check_read_whole, check_showable, checked_caption
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A picture and a caption that were looked at: what the other tabs measure."""
+
+    picture: Picture
+    caption: str
+
+
+class Explorer:
+    """One model for everybody. It is only read, and every answer depends on its own request alone.
+
+    Explanations may be computed side by side. What differentiates the map again chooses, for the whole process, how
+    attention is computed, and figures change settings of matplotlib: those wait for each other.
+    """
+
+    def __init__(self, run: TrainedRun) -> None:
+        self.run = run
+        self.explainer = Explainer(run)
+        check_showable(self.explainer)
+        self._one_at_a_time = threading.Lock()
+        self._looks: dict[int, tuple[Asked, str]] = {}
+        self.pairs: list[ExamplePair] = []
+        self.no_pairs: str | None = None
+        try:
+            self.pairs = example_pairs(run)
+        except (ValueError, OSError, ImportError) as error:
+            self.no_pairs = f"the run's own data cannot be read here, so there are no examples to choose from: {error}"
+
+    @property
+    def read(self) -> int:
+        """K, the step the model's answer is read at."""
+        return self.explainer.read
+
+    @property
+    def last(self) -> int:
+        """The last step that is looked at."""
+        return 2 * self.read
+
+    def explain(self, picture: Picture, caption: str, other: str | None = None) -> list[Explanation]:
+        """The explanation of the pair and, with another caption, of that one; all steps, or a RefusedError."""
+        image = picture.open()
+        drawn = DrawnPicture(str(picture), lambda: image)  # decoded once, though it is asked for several times
+        texts = {"caption": caption, **({} if other is None else {"other caption": other})}
+        found = self.explainer([self.explainer.pair(drawn, text) for text in texts.values()])
+        for what, each in zip(texts, found, strict=True):
+            check_read_whole(each, what)
+        return found
+
+    def look(self, picture: Picture | None, caption: str | None, other: str | None, k: int) -> tuple[Asked, str]:
+        """What was asked, and the page's view of it at every step, of which step k is shown first."""
+        if picture is None:
+            raise RefusedError(
+                "There is no picture yet: upload one" + (", or choose an example." if self.pairs else ".")
+            )
+        first = checked_caption(caption)
+        second = checked_caption(other, "other caption") if (other or "").strip() else None
+        found = self.explain(picture, first, second)
+        return Asked(picture=picture, caption=first), look_panel(found, k)
+
+    def look_at_example(self, place: int) -> tuple[Asked, str]:
+        """The look at an example, which is the same for everybody and computed once; step K is shown first."""
+        if place not in self._looks:
+            pair = self.pairs[place]
+            self._looks[place] = self.look(pair.picture, pair.caption, pair.other, self.read)
+        return self._looks[place]
+
+    def influence(self, asked: Asked | None) -> str:
+        """Who moves whom at the state that is read, for the pair that was looked at last."""
+        return self._measured(asked, influence_panel)
+
+    def spectrum(self, asked: Asked | None) -> str:
+        """The leading eigenvalues at the state that is read, for the pair that was looked at last."""
+        return self._measured(asked, spectrum_panel)
+
+    def _measured(self, asked: Asked | None, panel: Callable[[Explainer, Picture, str], str]) -> str:
+        if asked is None:
+            raise RefusedError("There is nothing to measure yet: look at a picture and a caption first.")
+        with self._one_at_a_time:
+            return panel(self.explainer, asked.picture, asked.caption)

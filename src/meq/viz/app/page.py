@@ -1,0 +1,203 @@
+"""The layout of the page and what happens when something on it is used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from meq.data.content import Picture
+from meq.data.findings import DataError
+from meq.experiments.study import StudyError
+from meq.viz.app.explorer import Asked, Explorer
+from meq.viz.app.panels import preview_panel, refusal_panel
+from meq.viz.app.requests import MAX_CHARACTERS, RefusedError, admit_upload
+
+TITLE = "Equilibrium Explorer"
+SHOW = "(k) => { window.meqShow(k); }"
+PLAY = "() => { window.meqPlay(); }"
+LOOKING = 2
+"""Requests that are computed side by side: the model's own products already use every core."""
+WAITING = 32
+"""Requests that may wait; beyond that a person is told to come back."""
+HOUR = 3600
+SYSTEM_FONTS = ("ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
+MONO_FONTS = ("ui-monospace", "Consolas", "monospace")
+NOT_MEASURED = '<p class="meq-empty">Not measured yet. It takes some seconds, more for a large model.</p>'
+NO_PICTURE = '<p class="meq-empty">No picture yet.</p>'
+Looked = tuple[Any, Any, Any, Any, Any]
+
+
+def build_page(explorer: Explorer, folder: Path) -> gr.Blocks:
+    """The whole page; uploads arrive in `folder`."""
+    handlers = Handlers(explorer, folder)
+    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(10, 60)) as page:
+        gr.HTML(_head(explorer), elem_classes="meq-head")
+        with gr.Row():
+            with gr.Column(scale=2, min_width=300):
+                fields = _Fields(explorer)
+            with gr.Column(scale=5, min_width=320):
+                results = _Results(explorer)
+        _connect(page, handlers, fields, results)
+    page.queue(max_size=WAITING, api_open=False, default_concurrency_limit=4)
+    return page
+
+
+def launch_options() -> dict[str, Any]:
+    """How the page looks: nothing of it comes from elsewhere."""
+    theme = gr.themes.Base(primary_hue="blue", neutral_hue="slate", font=SYSTEM_FONTS, font_mono=MONO_FONTS)
+    quiet = ("body_text_color_subdued", "block_info_text_color", "block_label_text_color", "block_title_text_color")
+    theme.set(**dict.fromkeys(quiet, "*neutral_600"), **{f"{name}_dark": "*neutral_300" for name in quiet})
+    here = Path(__file__).parent
+    script = f"<script>{(here / 'page.js').read_text(encoding='utf-8')}</script>"
+    return {"theme": theme, "css": (here / "page.css").read_text(encoding="utf-8"), "head": script}
+
+
+class _Fields:
+    """What a person gives."""
+
+    def __init__(self, explorer: Explorer) -> None:
+        first = explorer.pairs[0] if explorer.pairs else None
+        self.example = gr.Dropdown(
+            [(pair.name, place) for place, pair in enumerate(explorer.pairs)],
+            value=0 if first else None,
+            label="Example",
+            visible=bool(explorer.pairs),
+            elem_id="meq-example",
+        )
+        self.preview = gr.HTML(_preview(first.picture) if first else NO_PICTURE, elem_id="meq-preview")
+        self.upload = gr.File(label="Your own picture", file_types=["image"], height=150, elem_id="meq-upload")
+        self.caption = gr.Textbox(
+            value=first.caption if first else "", label="Caption", lines=2, max_lines=4, elem_id="meq-caption",
+            placeholder="What the picture might show", max_length=MAX_CHARACTERS + 1, submit_btn=False,
+        )  # fmt: skip
+        self.other = gr.Textbox(
+            value=first.other if first else "", label="Other caption (may be empty)", lines=2, max_lines=4,
+            elem_id="meq-other", placeholder="What it does not show", max_length=MAX_CHARACTERS + 1,
+        )  # fmt: skip
+        self.look = gr.Button("Look", variant="primary", elem_id="meq-go")
+        self.message = gr.HTML("", elem_id="meq-message")
+
+
+class _Results:
+    """What a person gets."""
+
+    def __init__(self, explorer: Explorer) -> None:
+        with gr.Tab("Iteration"):
+            with gr.Row(elem_classes="meq-steps"):
+                self.k = gr.Slider(
+                    0, explorer.last, value=explorer.read, step=1, label="Step k", elem_id="meq-k", scale=5,
+                    info=f"0 is the start, K = {explorer.read} is where the answer is read",
+                )  # fmt: skip
+                self.play = gr.Button("Play", scale=0, min_width=90, size="md", elem_id="meq-play")
+            self.shown = gr.HTML('<p class="meq-empty">Nothing to see yet.</p>', elem_id="meq-shown")
+        with gr.Tab("Influence"):
+            self.measure_influence = gr.Button("Measure the influence", elem_id="meq-measure-influence")
+            self.influence = gr.HTML(NOT_MEASURED, elem_id="meq-influence")
+        with gr.Tab("Spectrum"):
+            self.measure_spectrum = gr.Button("Measure the spectrum", elem_id="meq-measure-spectrum")
+            self.spectrum = gr.HTML(NOT_MEASURED, elem_id="meq-spectrum")
+
+
+class Handlers:
+    """What happens when something is used; each call stands for itself."""
+
+    def __init__(self, explorer: Explorer, folder: Path) -> None:
+        self.explorer, self.folder = explorer, folder
+
+    def look(self, picture: Picture | None, caption: str, other: str, k: float) -> Looked:
+        """Message, what was asked, the view of it, and both measures, which are now of another pair."""
+        try:
+            asked, shown = self.explorer.look(picture, caption, other, self._step(k))
+        except (RefusedError, DataError, StudyError) as error:
+            return refusal_panel(str(error)), gr.skip(), gr.skip(), gr.skip(), gr.skip()
+        return "", asked, shown, NOT_MEASURED, NOT_MEASURED
+
+    def choose(self, place: int | None) -> tuple[Any, ...]:
+        """Picture, preview and captions of an example, and the look at it; the page itself then goes to step k."""
+        pairs = self.explorer.pairs
+        chosen = place if place is not None and 0 <= place < len(pairs) else 0
+        pair, (asked, shown) = pairs[chosen], self.explorer.look_at_example(chosen)
+        looked = "", asked, shown, NOT_MEASURED, NOT_MEASURED
+        return pair.picture, _preview(pair.picture), pair.caption, pair.other, *looked
+
+    def admit(self, upload: Any, caption: str, other: str, k: float) -> tuple[Any, ...]:
+        """An empty field, the picture and its preview, and the look at it; what is refused changes nothing."""
+        try:
+            picture = admit_upload(Path(_path_of(upload)), self.folder)
+        except (RefusedError, DataError) as error:
+            return None, gr.skip(), gr.skip(), refusal_panel(str(error)), *(gr.skip() for _ in range(4))
+        return None, picture, _preview(picture), *self.look(picture, caption, other, k)
+
+    def influence(self, asked: Asked | None) -> str:
+        return _or_refusal(self.explorer.influence, asked)
+
+    def spectrum(self, asked: Asked | None) -> str:
+        return _or_refusal(self.explorer.spectrum, asked)
+
+    def _step(self, k: float) -> int:
+        """A step that is on the page, whatever was sent."""
+        return min(max(int(k), 0), self.explorer.last) if math.isfinite(k) else self.explorer.read
+
+
+def _connect(page: gr.Blocks, handlers: Handlers, fields: _Fields, results: _Results) -> None:
+    picture, asked = gr.State(None, time_to_live=HOUR), gr.State(None, time_to_live=HOUR)
+    looked = [fields.message, asked, results.shown, results.influence, results.spectrum]
+    typed = [fields.caption, fields.other, results.k]
+
+    def on(listen: Callable[..., Any], handler: Callable[..., Any], inputs: list[Any], outputs: list[Any]) -> None:
+        """Afterwards the step is shown that the slider is at by then."""
+        raw = handler == handlers.admit  # Gradio's own way of opening an upload leaves a file behind
+        event = listen(
+            handler, inputs, outputs + looked, preprocess=not raw, show_progress="minimal",
+            show_progress_on=results.shown, api_visibility="private", concurrency_limit=LOOKING, concurrency_id="look",
+        )  # fmt: skip
+        event.then(None, results.k, js=SHOW, api_visibility="private")
+
+    if handlers.explorer.pairs:
+        example = [picture, fields.preview, fields.caption, fields.other]
+        on(page.load, handlers.choose, [fields.example], example)
+        on(fields.example.input, handlers.choose, [fields.example], example)
+    on(fields.upload.upload, handlers.admit, [fields.upload, *typed], [fields.upload, picture, fields.preview])
+    for listen in (fields.look.click, fields.caption.submit, fields.other.submit):
+        on(listen, handlers.look, [picture, *typed], [])
+    results.k.change(None, results.k, js=SHOW, api_visibility="private")
+    results.play.click(None, js=PLAY, api_visibility="private")
+    for button, handler, place in (
+        (results.measure_influence, handlers.influence, results.influence),
+        (results.measure_spectrum, handlers.spectrum, results.spectrum),
+    ):
+        button.click(
+            handler, asked, place, show_progress="minimal", api_visibility="private", concurrency_limit=1,
+            concurrency_id="measure",
+        )  # fmt: skip
+
+
+def _or_refusal(measure: Callable[[Asked | None], str], asked: Asked | None) -> str:
+    try:
+        return measure(asked)
+    except (RefusedError, DataError, StudyError) as error:
+        return refusal_panel(str(error))
+
+
+def _path_of(upload: Any) -> str:
+    """Where an upload lies, as the page says; whether that is a place of ours is judged by who reads it."""
+    path = upload.get("path") if isinstance(upload, dict) else None
+    if not isinstance(path, str) or not path:
+        raise RefusedError("No picture arrived: upload it again.")
+    return path
+
+
+def _preview(picture: Picture) -> str:
+    return preview_panel(picture.open(), str(picture))
+
+
+def _head(explorer: Explorer) -> str:
+    run, labels = explorer.run, explorer.run.labels
+    shown = ", ".join(labels[:6]) + (f" and {len(labels) - 6:,} more" if len(labels) > 6 else "")
+    facts = f"{type(run.model).__name__} trained on {run.task.data}; read at K = {explorer.read}; answers: {shown}"
+    return f"<h1>{TITLE}</h1><p>{escape(facts)}</p>"

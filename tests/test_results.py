@@ -1,0 +1,65 @@
+"""The committed results: they verify, the pages follow from them, and the embedded set needs both modalities."""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from meq.experiments import read_study, records_of, verify
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+STUDIES = sorted(path.parent for path in RESULTS.glob("*/study.json"))
+
+
+@pytest.fixture(scope="module")
+def page() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("results_page", RESULTS / "page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_studies_that_the_page_speaks_of_are_there(page: ModuleType) -> None:
+    assert {folder.name for folder in STUDIES} == set(page.SECTIONS)
+
+
+@pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: folder.name)
+def test_committed_results_verify(folder: Path) -> None:
+    found = verify(folder)
+    assert found.ok, found.faults
+    assert all(name.endswith(".safetensors") for name in found.unverified), "only weights are left out"
+    assert found.metrics > 0
+    assert found.tables > 0
+
+
+@pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: folder.name)
+def test_committed_results_are_complete_and_have_three_seeds_or_more(folder: Path) -> None:
+    study = read_study(folder)
+    assert len(study.seeds) >= 3
+    assert len(records_of(folder, study)) == len(study.arms) * len(study.seeds)
+
+
+def test_the_results_page_follows_from_the_records(page: ModuleType) -> None:
+    assert page.DOCS.read_text() == page.page(), "make it again: python results/page.py"
+
+
+def test_the_readme_s_results_follow_from_the_records(page: ModuleType) -> None:
+    assert page.README.read_text() == page.with_results(page.README.read_text()), "python results/page.py"
+
+
+def test_one_modality_of_scenes_alone_is_within_three_points_of_chance() -> None:
+    folder = RESULTS / "modality-scenes-quick"
+    study = read_study(folder)
+    records = records_of(folder, study)
+    alone = [arm.name for arm in study.arms if arm.blank]
+    assert {"text-only", "image-only"} <= set(alone)
+    for arm in alone:
+        scores = [records[arm, seed].metrics["test"]["accuracy"] for seed in study.seeds]
+        assert abs(statistics.fmean(scores) - 1 / 3) < 0.03, (arm, scores)
