@@ -15,7 +15,7 @@ help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/installed ## Run the demonstration
-	$(RUN) examples/demo.py
+	$(RUN) -m meq demo
 
 test: .venv/installed ## Run the tests; ARGS="-k rotation -x" goes to pytest
 	$(RUN) -m pytest $(ARGS)

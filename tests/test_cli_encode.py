@@ -31,7 +31,8 @@ def written_table(folder: Path) -> list[str]:
         for row in range(30)
     ]
     (folder / "pairs.csv").write_text("\n".join(["photo,caption,y,part", *rows]) + "\n")
-    return [str(folder / "pairs.csv"), "--image", "photo", "--text", "caption", "--label", "y", "--split", "part"]
+    named = ["--image", "photo", "--text", "caption", "--label", "y", "--split", "part"]
+    return [str(folder / "pairs.csv"), *named, "--image-encoder", "patches", "--text-encoder", "words"]
 
 
 def squeezed(output: str) -> list[str]:
@@ -45,7 +46,7 @@ def test_a_table_is_encoded_once_and_the_next_run_finds_it_done(tmp_path: Path) 
     assert "photo patches-6x6-v1 5 5 0" in squeezed(output)
     assert "caption words-64-v1 2 2 0" in squeezed(output)
     assert "patches-6x6-v1: 5 of 5" in output
-    code, output = run(*arguments, "--verify", "--text-encoder", "words")
+    code, output = run(*arguments, "--verify")
     assert code == 0, output
     assert "photo patches-6x6-v1 5 0 0" in squeezed(output)
 
@@ -63,6 +64,13 @@ def test_a_broken_picture_is_an_error_or_left_out_and_counted(tmp_path: Path) ->
     left_out = [int(line.split(":")[1]) for line in output.splitlines() if line.startswith("left out of")]
     assert sum(left_out) == 6
     assert f"{path}: not a readable picture" in output
+
+
+def test_a_table_is_read_by_the_encoders_that_training_takes(tmp_path: Path) -> None:
+    arguments = written_table(tmp_path)[:-4]
+    code, output = run(*arguments, "--store", tmp_path / "store")
+    assert code == 0, output
+    assert any(line.startswith("caption all-MiniLM") or "minilm" in line.lower() for line in squeezed(output)), output
 
 
 @pytest.mark.parametrize(

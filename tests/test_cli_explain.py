@@ -75,5 +75,6 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_written(picture: Path, tmp
         code, output, errors = run(*arguments)
         assert (code, output) == (1, ""), sentence
         assert sentence in errors
-        assert errors.startswith("error: ") and len(errors.splitlines()) == 1
+        assert errors.startswith("error: ")
+        assert len(errors.splitlines()) == 1
     assert not out.exists()

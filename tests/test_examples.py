@@ -108,7 +108,7 @@ def test_the_minimal_script_prints_logits_and_a_falling_residual() -> None:
 
 
 def test_a_table_becomes_a_file_of_answers(tmp_path: Path) -> None:
-    write_table(tmp_path, rows=40, pictures=20)
+    write_table(tmp_path, rows=120, pictures=20)
     write_rows(tmp_path / "new.csv", ["photo", "caption"], [["photos/0.png", "it is red"], ["", "it is blue"]])
     command = [sys.executable, str(PRACTICE), "photos.csv", "new.csv", "answers.csv"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""A real browser for the tests: headless Chromium, driven by Selenium. Without one they skip, or fail where it is due."""
+"""A real browser for the tests: headless Chromium, driven by Selenium. Without one they skip, or fail if it is due."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ SMALL = replace(
     name="small",
     arms=(CONCAT,),
     seeds=(0, 1),
-    train=replace(TINY.train, epochs=12, checkpoint_every=2),
+    train=replace(TINY.train, epochs=8, checkpoint_every=2),
 )
 """Long enough to be killed in the middle."""
 

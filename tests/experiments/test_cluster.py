@@ -50,7 +50,7 @@ def test_tasks_one_of_them_killed_end_in_the_bits_of_a_serial_study(
     with once_trained(folder, ("concat", 0), kill_the_task):
         run_study(SMALL, folder, on=Cluster(workers=1), console=Console(file=said, width=200))
     assert "concat, seed 0: its worker was lost (WorkerCrashedError)" in said.getvalue()
-    assert "concat, seed 1: epoch 11: loss" in said.getvalue(), "what runs tell arrives"
+    assert "concat, seed 1: epoch 7: loss" in said.getvalue(), "what runs tell arrives"
     assert results(folder, SMALL) == results(small_study, SMALL)
     sessions = read_record(folder / run_place("concat", 0)).sessions
     assert [each.step > 0 for each in sessions] == [False, True], "the second worker went on"
@@ -59,9 +59,7 @@ def test_tasks_one_of_them_killed_end_in_the_bits_of_a_serial_study(
 
 
 def test_what_no_node_has_room_for_is_an_error_and_not_a_long_wait(ray_here: object, tmp_path: Path) -> None:
-    with pytest.raises(
-        StudyError, match="no node of the cluster has room for a run of 1 CPUs, 0 GPUs and 9999999.0 GB"
-    ):
+    with pytest.raises(StudyError, match=r"no node of the cluster has room for a run of 1 CPUs, 0 GPUs and 9999999\.0"):
         run_study(SMALL, tmp_path / "study", on=Cluster(memory=9999999), console=QUIET)
 
 

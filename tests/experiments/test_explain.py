@@ -79,7 +79,8 @@ def test_attribution_is_that_of_the_analysis_without_padding() -> None:
 def test_tokens_lie_where_they_come_from() -> None:
     found = explanations()[0]
     image, text = found.views["image"], found.views["text"]
-    assert image.boxes is not None and image.size is not None
+    assert image.boxes is not None
+    assert image.size is not None
     assert image.boxes.amax(0)[2:].tolist() == list(image.size)
     assert [word for word, _ in text.words(0)] == str(text.content).split()
     assert image.heat(2, width=30, height=30)[0, 0] == pytest.approx(float(image.shares[2, 0]))
@@ -156,7 +157,8 @@ def test_a_large_picture_is_kept_small_and_its_boxes_are_of_the_original() -> No
     large = DrawnPicture("large", lambda: Image.new("RGB", (3000, 1500)))
     (found,) = explainer()([pair(large)], steps=[0])
     view = found.views["image"]
-    assert view.picture is not None and view.boxes is not None
+    assert view.picture is not None
+    assert view.boxes is not None
     assert view.picture.size == (SHOWN_SIDE, SHOWN_SIDE // 2)
     assert view.size == (3000, 1500)
     assert float(view.boxes.max()) == 3000

@@ -6,6 +6,7 @@ from meq.cli.analyze import analyze
 from meq.cli.app import app_command
 from meq.cli.cost import cost
 from meq.cli.data import data_app
+from meq.cli.demo import demo
 from meq.cli.encode import encode
 from meq.cli.evaluate import evaluate
 from meq.cli.explain import explain
@@ -27,6 +28,7 @@ book.add("Understand", "analyze", analyze)
 book.add("Understand", "cost", cost)
 book.add("Understand", "report", report)
 book.add("Laboratory", "study", study_app)
+book.add("Laboratory", "demo", demo)
 app = book.app
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -38,13 +40,22 @@ def app_command(
         from meq.viz.app.server import is_local, served  # on use: pictures and pages are optional
 
         loaded = load_run(run)
-        stop = threading.Event()
-        signal.signal(signal.SIGTERM, lambda *_: stop.set())
-        with served(loaded, host=host, port=port) as page:
+        with stopping() as stop, served(loaded, host=host, port=port) as page:
             if not is_local(host):
                 print(EXPOSED.format(port=page.port, host=host), file=sys.stderr)
             print(f"Equilibrium Explorer: {page.address}  (Ctrl-C ends it)", flush=True)
             _wait(stop)
+
+
+@contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """An event that a polite request to end sets, so that the page can tidy up behind itself."""
+    stop = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _wait(stop: threading.Event) -> None:

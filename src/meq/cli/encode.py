@@ -35,7 +35,8 @@ from meq.cli.bars import Bars
 from meq.cli.errors import errors_in_words
 from meq.data.findings import Findings, OnBad
 from meq.data.request import DataRequest
-from meq.encoders.choice import encoders_by_kind
+from meq.data.table_files import is_table
+from meq.encoders.choice import encoders_by_kind, encoding_device, preferred_names
 from meq.encoders.encode import Encoded, encode_and_count
 from meq.encoders.store import FeatureStore
 
@@ -69,8 +70,8 @@ def encode(
 ) -> None:
     """Fill a feature store: every picture, text and sound once. Interrupt it as you like, the same command goes on.
 
-    Without a name, the built-in encoders are used: patches and words; there is none for sounds. A name with a slash is
-    a model on the Hub.
+    Without a name, tables are read as `meq train` reads them: by encoders whose weights come with pip, if they are
+    installed; other sets by the built-in encoders, patches and words. A name with a slash is a model on the Hub.
 
     Many processes share the work: torchrun --nproc-per-node 2 -m meq encode ...
     """
@@ -93,7 +94,8 @@ def fill_store(
     """Read, encode and say what was done; of several processes, the first one speaks."""
     findings = Findings(on_bad)
     data = asked.open(findings)
-    encoders = encoders_by_kind(data, chosen, batch_size=batch_size, device=device or _device())
+    named = preferred_names(data, chosen) if is_table(asked.data) else chosen
+    encoders = encoders_by_kind(data, named, batch_size=batch_size, device=device or encoding_device())
     first = os.environ.get("RANK", "0") == "0"
     with Bars(Console(stderr=True), shown=first) as bars:
         done = encode_and_count(data, encoders, store=store, on_bad=on_bad, progress=bars)
@@ -101,13 +103,6 @@ def fill_store(
         _show(done, findings, store.folder)
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
-
-
-def _device() -> str:
-    """The accelerator of this process, if there is one."""
-    if not torch.accelerator.is_available():
-        return "cpu"
-    return f"{torch.accelerator.current_accelerator()}:{os.environ.get('LOCAL_RANK', '0')}"
 
 
 def _show(done: Encoded, findings: Findings, store: Path) -> None:

@@ -15,6 +15,7 @@ from meq.experiments.explain import DEFAULT_METHOD, Explainer
 from meq.experiments.explanation import Contrast, Explanation
 from meq.experiments.load import load_run
 from meq.experiments.run_encoders import encoders_of_run
+from meq.viz.needs import require_matplotlib
 
 OUT = Path("explanation")
 
@@ -39,7 +40,8 @@ def explain(
     a dash needs two dashes before it: meq explain --model RUN picture.png -- "-a text".
     """
     with errors_in_words(debug):
-        from meq.viz.explained import check_form, draw_explanation  # on use: needs matplotlib
+        require_matplotlib()
+        from meq.viz.explained import check_form, draw_explanation  # on use: it imports matplotlib
 
         check_form(animation)
         run = load_run(model)

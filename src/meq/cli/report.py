@@ -17,7 +17,9 @@ from meq.cli.errors import errors_in_words
 
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a run or of a study.")],
-    out: Annotated[Path | None, typer.Option(help="The file; FOLDER-report.html beside the folder unless given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The file; FOLDER-report.html beside the folder unless given.")
+    ] = None,
     root: Annotated[
         Path | None, typer.Option(help="The folder of the data, where it has moved; for a study on a table, the table.")
     ] = None,

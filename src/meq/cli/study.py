@@ -31,6 +31,7 @@ from meq.experiments.report import study_list, tables_text, verification_text
 from meq.experiments.runner import run_study
 from meq.experiments.status import status_table
 from meq.experiments.study import read_study
+from meq.experiments.untrained import UNTRAINED, run_untrained
 from meq.experiments.verify import verify as verify_folder
 
 study_app = typer.Typer(no_args_is_help=True, help="Studies: several arms, several seeds.")
@@ -46,7 +47,7 @@ def list_studies(name: Annotated[str | None, typer.Argument(help="Tell all about
 
 @study_app.command()
 def run(
-    name: Annotated[str, typer.Argument(help=f"A study: {', '.join(STUDIES)}.")],
+    name: Annotated[str, typer.Argument(help=f"A study: {', '.join([*STUDIES, *UNTRAINED])}.")],
     data: Annotated[
         str | None, typer.Argument(help="A data set or a table; the study's own default unless given.")
     ] = None,
@@ -83,6 +84,9 @@ def run(
 ) -> None:
     """Run a study, or go on with it: the same command resumes what was interrupted."""
     with errors_in_words(debug, hint=f"go on with: {_same_command(name, out)}"):
+        if name in UNTRAINED:
+            print(run_untrained(name, out, quick=quick), end="")
+            return
         asked = None
         if data is not None:
             asked = request(data, None, (image, text, audio, vector), (label, split, group), set_)

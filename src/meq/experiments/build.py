@@ -103,7 +103,8 @@ def prepare_data(config: DataConfig, places: Places | None = None) -> Prepared:
     statistics = None
     if config.standardise:
         data, statistics = standardise(data)
-    provenance = Provenance(source_fingerprint=source, standardisation=statistics)
+    kinds = {name: encoder.kind for name, encoder in encoders.items()}
+    provenance = Provenance(source_fingerprint=source, standardisation=statistics, kinds=kinds)
     return Prepared(data=data, provenance=provenance, raw=raw, encoders=encoders, places=places)
 
 

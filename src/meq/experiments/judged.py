@@ -62,9 +62,7 @@ def judge(predictions: Predictions, head: str) -> Judged:
     if head == "score":
         off = (logits[:, 0] - target.double().reshape(count)).abs()
         off = off.where(off.isfinite(), math.nan)
-        return Judged(
-            head=head, ids=predictions.ids, answer=none, truth=none, right=wrong, confidence=nothing, off=off
-        )
+        return Judged(head=head, ids=predictions.ids, answer=none, truth=none, right=wrong, confidence=nothing, off=off)
     finite = logits.isfinite().all(1)
     answer = logits.argmax(1)
     chances = logits.sigmoid() if head == "labels" else logits.softmax(1)

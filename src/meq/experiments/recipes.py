@@ -13,6 +13,7 @@ from meq.experiments.arms import trials
 from meq.experiments.laboratory import ablations, behaviour, comparisons, machinery
 from meq.experiments.settings import FULL, TABLE, Setting, setting_for
 from meq.experiments.study import Study, StudyError
+from meq.experiments.untrained import UNTRAINED
 
 FACTORS = (1.0, 1 / 3, 3.0, 0.1, 10.0)
 """Learning rates that are tried, as multiples of an arm's own, nearest first."""
@@ -86,12 +87,14 @@ def make_study(
 
 def find_recipe(name: str) -> Recipe:
     if name not in STUDIES:
-        raise StudyError(f"there is no study {name!r}: {nearest(name, [*STUDIES, TINY])}")
+        raise StudyError(f"there is no study {name!r}: {nearest(name, [*STUDIES, *UNTRAINED, TINY])}")
     return STUDIES[name]
 
 
 def describe(name: str) -> str:
     """What a study says of itself."""
+    if name in UNTRAINED:
+        return UNTRAINED[name]
     if name == TINY:
         return inspect.cleandoc(machinery.statements_tiny.__doc__ or "")
     return find_recipe(name).text

@@ -11,11 +11,13 @@ from meq.experiments.recipes import STUDIES
 from meq.experiments.render import FORMATS, Column, Table, as_text
 from meq.experiments.study import Study, StudyError
 from meq.experiments.tables import make_tables, records_of
+from meq.experiments.untrained import UNTRAINED
 from meq.experiments.verify import Verification
 
 
 def study_list() -> str:
-    rows = tuple((name, recipe.text.splitlines()[0], ", ".join(recipe.on)) for name, recipe in STUDIES.items())
+    trained = [(name, recipe.text.splitlines()[0], ", ".join(recipe.on)) for name, recipe in STUDIES.items()]
+    rows = (*trained, *((name, text, "nothing is trained") for name, text in UNTRAINED.items()))
     columns = (Column(key="study", title="study"), Column(key="asks", title="asks"), Column(key="on", title="on"))
     return as_text(Table(title="Studies; more about one: meq study list NAME", columns=columns, rows=rows))
 

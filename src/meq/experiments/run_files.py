@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from meq.experiments.study import StudyError
+from meq.experiments.study import STUDY, StudyError
 from meq.models.hub import WEIGHTS
 from meq.training.bundle import TASK, Task, read_task
 from meq.training.files import sha256
@@ -59,7 +59,9 @@ class RunFiles:
     @property
     def reported_split(self) -> str | None:
         """Where answers are looked at: test where it is labelled, else dev; None where nothing was answered."""
-        return next((name for name in ("test", "dev", *self.record.predictions) if name in self.record.predictions), None)
+        return next(
+            (name for name in ("test", "dev", *self.record.predictions) if name in self.record.predictions), None
+        )
 
     @property
     def has_weights(self) -> bool:
@@ -93,7 +95,11 @@ def open_run_files(folder: Path | str) -> RunFiles:
     if folder.name == "model" and (folder.parent / RECORD).is_file():
         folder = folder.parent
     if not (folder / RECORD).is_file():
-        what = "does not exist" if not folder.exists() else f"has no {RECORD}"
-        raise StudyError(f"{folder} is not the folder of a run: it {what}")
+        if not folder.exists():
+            raise StudyError(f"{folder} is not the folder of a run or a study: there is nothing of that name")
+        raise StudyError(
+            f"{folder} is not the folder of a run or a study: it has neither {RECORD}, as `meq train` writes it, nor "
+            f"{STUDY}, as `meq study run` does"
+        )
     task = folder / "model" / TASK
     return RunFiles(folder=folder, record=read_record(folder), task=read_task(task) if task.is_file() else None)

@@ -9,6 +9,7 @@ from typing import Any
 from meq.core.options import nearest
 from meq.data.request import DataRequest
 from meq.data.table_files import is_table
+from meq.encoders.choice import OFFLINE
 from meq.experiments.study import DataConfig, StudyError
 from meq.training.config import TrainConfig
 
@@ -73,7 +74,6 @@ def _paper(name: str, train: TrainConfig, *, damping: float | str = 0.5, encoded
 
 SMALL = {"dim": 64, "heads": 4, "steps": 6, "damping": 0.5, "hidden": 128, "head_width": 128}
 SHORT = TrainConfig(epochs=12, batch_size=64, learning_rate=1e-3)
-OFFLINE = {"image": "cnn", "text": "minilm"}
 DEPTHS = ("existence", "binding")
 
 FULL: Mapping[str, Setting] = {
@@ -124,7 +124,7 @@ QUICK: Mapping[str, Setting] = {
 
 
 def _table(request: DataRequest, quick: bool) -> Setting:
-    """A user's table: every column is a modality; what was read in full form by CLIP and BERT is read offline."""
+    """A user's table: every column is a modality; pictures and texts are read offline, where the extra is installed."""
     columns = {"images": request.images, "texts": request.texts, "audios": request.audios, "vectors": request.vectors}
     modalities = tuple(name for names in columns.values() for name in names)
     if len(modalities) < 2:
@@ -133,7 +133,10 @@ def _table(request: DataRequest, quick: bool) -> Setting:
         )
     places = {"label": request.label, "split": request.split, "group": request.group}
     options = {**{name: list(names) for name, names in columns.items() if names}, **places, **request.options}
-    encoders = dict.fromkeys(request.images, OFFLINE["image"]) | dict.fromkeys(request.texts, OFFLINE["text"])
+    read_by = {"image": request.images, "text": request.texts}
+    encoders = {
+        name: OFFLINE[kind] for kind, names in read_by.items() for name in names if offline_is_installed(kind)
+    }
     vectors_only = not (request.images or request.texts or request.audios)
     data = DataConfig(
         name=TABLE,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
-from torch import Tensor
 
 from meq.analysis.diagnosis import Diagnosis, diagnose
 from meq.analysis.differential import some_samples
@@ -19,16 +18,15 @@ from meq.analysis.trajectory import follow
 from meq.core.solution import Solution, Stop
 from meq.core.solvers import Damped
 from meq.data.blanking import blank
-from meq.data.content import Picture, Regions
 from meq.data.contract import Batch, DataSet, Example, collate
 from meq.encoders import Encoder
 from meq.encoders.survey import Progress
 from meq.experiments.build import set_iteration
-from meq.experiments.explain import Explainer
 from meq.experiments.explanation import Explanation
-from meq.experiments.judged import Judged, Notable, how_chosen, judge, notable
+from meq.experiments.judged import how_chosen, judge, notable
 from meq.experiments.load import TrainedRun, load_run
 from meq.experiments.raw_data import arm_of, raw_data
+from meq.experiments.run_analysis import SCHEMA as ANALYSIS_SCHEMA
 from meq.experiments.run_analysis import (
     DiagnosisFile,
     Origin,
@@ -38,17 +36,15 @@ from meq.experiments.run_analysis import (
     read_analysis,
     trajectory_file,
 )
-from meq.experiments.run_analysis import SCHEMA as ANALYSIS_SCHEMA
 from meq.experiments.run_data import Reading, as_features
 from meq.experiments.run_encoders import encoders_of_run
 from meq.experiments.run_files import RunFiles, open_run_files
+from meq.experiments.showcase_examples import ExampleMaker, explained_one_by_one
 from meq.experiments.showcase_file import (
     SCHEMA,
     EigenvaluesFile,
     ExampleFile,
     ShowcaseFile,
-    kept_explanation,
-    kept_picture,
     read_showcase,
     write_showcase,
 )
@@ -128,13 +124,13 @@ class _Look:
         encoders = self._tried("the encoders of the run", "install or give what is named", self._encoders)
         features = None
         if raw is not None and encoders is not None:
-            features = self._tried("features", "mend what is named", lambda: self._features(raw, encoders))
+            features = self._tried("features", "mend what is named", partial(self._features, raw, encoders))
         diagnosis, trajectory = self._kept_analysis()
         eigenvalues = None
         if features is not None and self._iterates:
-            diagnosis = diagnosis or self._tried("the diagnosis", "report it", lambda: self._diagnosed(features))
-            trajectory = trajectory or self._tried("the score along k", "report it", lambda: self._followed(features))
-            eigenvalues = self._tried("the eigenvalues", "report it", lambda: self._eigenvalues(features))
+            diagnosis = diagnosis or self._tried("the diagnosis", "report it", partial(self._diagnosed, features))
+            trajectory = trajectory or self._tried("the score along k", "report it", partial(self._followed, features))
+            eigenvalues = self._tried("the eigenvalues", "report it", partial(self._eigenvalues, features))
         examples = () if raw is None else self._examples(raw, encoders)
         return ShowcaseFile(
             schema=SCHEMA,
@@ -192,7 +188,7 @@ class _Look:
         largest = 0.0
         for examples, batch in _batches(data):
             rows = [place.get(example.id, -1) for example in examples]
-            if -1 in rows or not torch.equal(batch.target, stored.target[rows].to(batch.target)):  # type: ignore[union-attr, arg-type]
+            if -1 in rows or not torch.equal(batch.target, stored.target[rows].to(batch.target)):
                 return math.inf
             with torch.no_grad():
                 logits = self.run.model(batch.features, batch.masks).logits.float()
@@ -265,95 +261,29 @@ class _Look:
             self.missing.append(f"Not here: the stored answers to {self.split}, by which examples are chosen.")
             return ()
         judged = judge(stored, self.run.task.head)
-        picked = notable(judged, self.showing.examples)
-        wanted = {judged.ids[each.row]: each for each in picked}
+        wanted = {judged.ids[each.row]: each for each in notable(judged, self.showing.examples)}
         there = {example.id: example for example in raw.splits[self.split] if example.id in wanted}
         if absent := [id_ for id_ in wanted if id_ not in there]:
             self.missing.append(f"Not here: {len(absent)} of the examples to show, such as {absent[0]!r}.")
         examples = [there[id_] for id_ in wanted if id_ in there]
-        explained = self._explanations(examples, encoders) or [None] * len(examples)
-        pairs = zip(examples, explained, strict=True)
-        kept = [
-            self._tried(
-                f"the example {example.id!r}", "mend what is named",
-                lambda example=example, explanation=explanation: self._shown(
-                    example, wanted[example.id], judged, explanation
-                ),
-            )
-            for example, explanation in pairs
-        ]  # fmt: skip
+        explanations = self._explanations(examples, encoders) or [None] * len(examples)
+        show = ExampleMaker(self.run, stored, judged)
+        kept = []
+        for example, explanation in zip(examples, explanations, strict=True):
+            make = partial(show, example, wanted[example.id], explanation)
+            kept.append(self._tried(f"the example {example.id!r}", "mend what is named", make))
         return tuple(each for each in kept if each is not None)
 
     def _explanations(
         self, examples: Sequence[Example], encoders: Mapping[str, Encoder] | None
-    ) -> list[Explanation] | None:
+    ) -> list[Explanation | None] | None:
         if not self._iterates or encoders is None or not examples:
             return None
         if self.arm is not None and self.arm.blank:
             self.missing.append(f"Not shown: heat maps, since the arm sees zeros for {', '.join(self.arm.blank)}.")
             return None
-        return self._tried("heat maps", "see the reason", lambda: self._explained(examples, encoders))
-
-    def _explained(self, examples: Sequence[Example], encoders: Mapping[str, Encoder]) -> list[Explanation]:
-        explainer = Explainer(self.run, encoders=encoders)
-        read = explainer.read
-        steps = sorted({0, 1, 2, 3, read // 2, read, 2 * read})
-        found = []
-        for done, example in enumerate(examples):
-            self.progress("explaining examples", done, len(examples))
-            found += explainer([example], steps=steps)
-        self.progress("explaining examples", len(examples), len(examples))
-        return found
-
-    def _shown(
-        self, example: Example, why: Notable, judged: Judged, explanation: Explanation | None
-    ) -> ExampleFile:
-        texts, pictures = _contents(example, explanation)
-        return ExampleFile(
-            id=example.id,
-            reason=why.reason,
-            answer=self._answer(judged, why.row, explanation),
-            truth=self._truth(judged, why.row, example),
-            confidence=float(judged.confidence[why.row]),
-            texts=texts,
-            pictures={name: kept_picture(picture) for name, picture in pictures.items()},
-            explanation=None if explanation is None else kept_explanation(explanation),
-        )
-
-    def _answer(self, judged: Judged, row: int, explanation: Explanation | None) -> str:
-        """What was stored at the end of training, not what is computed now."""
-        stored = self.files.predictions(self.split)
-        assert stored is not None
-        if judged.head == "score":
-            return f"{float(stored.logits[row, 0]):.4g}"
-        return self._named(int(judged.answer[row]), judged.head)
-
-    def _truth(self, judged: Judged, row: int, example: Example) -> str:
-        if judged.head == "score":
-            return "" if example.target is None else f"{float(example.target):.4g}"
-        return self._named(int(judged.truth[row]), judged.head)
-
-    def _named(self, place: int, head: str) -> str:
-        labels = self.run.labels
-        if place < 0:
-            return "not finite"
-        return labels[place] if head != "choices" and place < len(labels) else f"choice {place + 1}"
-
-
-def _contents(example: Example, explanation: Explanation | None) -> tuple[dict[str, str], dict[str, Image.Image]]:
-    """Texts and pictures by modality: of an explained example as they were explained, so that places fit."""
-    contents: dict[str, Any] = dict(example.content)
-    if explanation is not None:
-        contents |= {name: view.content for name, view in explanation.views.items()}
-    texts, pictures = {}, {}
-    for name, content in contents.items():
-        if isinstance(content, str):
-            texts[name] = content
-        elif isinstance(content, tuple) and all(isinstance(each, str) for each in content):
-            texts[name] = "\n".join(f"{place}. {each}" for place, each in enumerate(content, start=1))
-        elif isinstance(content, Regions | Picture):
-            pictures[name] = (content.picture if isinstance(content, Regions) else content).open()
-    return texts, pictures
+        make = partial(explained_one_by_one, self.run, examples, encoders, self.progress)
+        return self._tried("heat maps", "see the reason", make)
 
 
 def _batches(data: DataSet, *, size: int = BATCH) -> Iterator[tuple[list[Example], Batch]]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
@@ -31,8 +30,9 @@ from meq.viz.words import Paragraph, set_words, text_width
 
 CELL, TALLEST, BETWEEN = 1.34, 1.9, 0.12
 """Inches: a column's width, the height a picture has at most, the space between columns."""
-EDGE, HEADER, HEADING, ANSWER, STRIP, FOOTER, AFTER = 0.18, 0.52, 0.27, 0.25, 0.24, 0.95, 0.2
+EDGE, HEADER, HEADING, ANSWER, STRIP, FOOTER, AFTER, SCALE = 0.18, 0.52, 0.27, 0.25, 0.24, 0.78, 0.2, 2.4
 MOST_LABELS = 8
+SEPARATOR = "  \N{MIDDLE DOT}  "
 
 
 @checked_options
@@ -50,7 +50,8 @@ def explanation_grid(
     with styled():
         rows = [_Row.of(explanation, columns) for explanation in explanations]
         width = 2 * EDGE + (len(columns) + 1) * (CELL + BETWEEN) - BETWEEN
-        height = EDGE + HEADER + sum(row.height for row in rows) + FOOTER
+        footer = _legend_height(explanations[0], width - 2 * EDGE) + FOOTER + EDGE
+        height = EDGE + HEADER + sum(row.height for row in rows) + footer
         figure = new_figure(width, height, constrained=False)
         _draw_header(figure, explanations[0], columns, title or "What the answer rests on, step by step")
         top = EDGE + HEADER
@@ -158,14 +159,15 @@ def _dark(colour: str) -> str:
 
 
 def _heading(explanation: Explanation, width: float) -> str:
-    parts = [explanation.id, f"answer {explanation.answer}"]
-    parts += [f"{name} is longer than its encoder reads: its end was not seen" for name in explanation.cut]
+    """Which example, its answer, and what one has to know of it; where there is little room, the name gives way."""
+    notes = [f"answer {explanation.answer}"]
+    notes += [f"{name}: end not read, too long" for name in explanation.cut]
     if explanation.stopped is not None:
-        parts.append(f"not finite after step {explanation.stopped}")
-    text = "  ·  ".join(parts)
-    while text_width(text, 8.5) > width and len(text) > 1:
-        text = text[:-2] + "\N{HORIZONTAL ELLIPSIS}"
-    return plain(text)
+        notes.append(f"not finite after step {explanation.stopped}")
+    name = explanation.id
+    while len(name) > 1 and text_width(SEPARATOR.join([name, *notes]), 8.5) > width:
+        name = f"{name[:-2]}\N{HORIZONTAL ELLIPSIS}"
+    return plain(SEPARATOR.join([name, *notes]))
 
 
 def _draw_header(figure: Figure, explanation: Explanation, steps: Sequence[int], title: str) -> None:
@@ -186,23 +188,40 @@ def _column_name(step: int, read: int) -> str:
 
 
 def _draw_footer(figure: Figure, explanations: Sequence[Explanation], top: float) -> None:
-    first = explanations[0]
+    """What the borders and the shades mean, below each other, so that they also fit below a narrow grid."""
     wide = figure.get_size_inches()[0] - 2 * EDGE
-    axes = add_text_axes(figure, EDGE, top, wide, FOOTER)
-    if first.head != "score" and len(first.labels) <= MOST_LABELS:
-        patches = [Patch(color=colour, label=plain(label)) for label, colour in label_colours(first.labels).items()]
-        axes.legend(
-            handles=patches, loc="upper left", bbox_to_anchor=(0, 1), ncols=4, borderaxespad=0, borderpad=0,
-            title="border: answer at that step", alignment="left", handlelength=1.2, title_fontsize=8.5,
+    legend = _legend_height(explanations[0], wide)
+    if legend:
+        colours = label_colours(explanations[0].labels)
+        patches = [Patch(color=colour, label=plain(label)) for label, colour in colours.items()]
+        add_axes(figure, EDGE, top, wide, legend).legend(
+            handles=patches, loc="upper left", bbox_to_anchor=(0, 1), ncols=_legend_columns(wide), borderaxespad=0,
+            borderpad=0, title="border: answer at that step", alignment="left", handlelength=1.2, title_fontsize=8.5,
         )  # fmt: skip
-    bar = add_axes(figure, EDGE + max(wide - 3.1, 0.62 * wide), top + 0.2, min(2.4, 0.36 * wide), 0.11)
-    bar.set_axis_on()
-    scale = figure.colorbar(ScalarMappable(Normalize(0, 1), HEAT_MAP), cax=bar, orientation="horizontal", ticks=[0, 1])
-    scale.ax.set_xticklabels(["none", "the row's largest"], fontsize=8)
-    scale.outline.set_visible(False)
-    scale.ax.set_title("share of a token in its modality", fontsize=8.5, fontweight="normal", pad=3)
+    axes = add_text_axes(figure, EDGE, top + legend, wide, FOOTER)
+    axes.text(0, 11, "heat and shade: share of a token in its modality", fontsize=8.5, va="center")
+    scale = add_axes(figure, EDGE, top + legend + 0.27, SCALE, 0.11)
+    scale.imshow([[step / 255 for step in range(256)]], cmap=HEAT_MAP, aspect="auto")
+    axes.text(0, 34, "none", fontsize=8, va="center")
+    axes.text(SCALE * POINTS, 34, "the row's largest", fontsize=8, va="center", ha="right")
+    axes.text(0, FOOTER * POINTS - 2, _method_note(explanations), fontsize=8, color=FAINT, va="bottom")
+
+
+def _legend_height(explanation: Explanation, wide: float) -> float:
+    """Nothing for a number, and for more labels than colours can tell apart."""
+    if explanation.head == "score" or len(explanation.labels) > MOST_LABELS:
+        return 0.0
+    return 0.21 * (1 + math.ceil(len(explanation.labels) / _legend_columns(wide)))
+
+
+def _legend_columns(wide: float) -> int:
+    return max(1, int(wide / 1.35))
+
+
+def _method_note(explanations: Sequence[Explanation]) -> str:
     methods = ", ".join(dict.fromkeys(each.method for each in explanations))
-    note = f"Attribution: {methods}, of the score of the answer at K."
+    first = explanations[0]
+    whose = "the answer at K"
     if any(each.explained != each.predictions[each.row(each.read)] for each in explanations):
-        note = f"Attribution: {methods}, of the score of {plain(first.explained_label)!r}."
-    axes.text(0, FOOTER * POINTS - 6, note, fontsize=8, color=FAINT, va="bottom")
+        whose = repr(plain(first.explained_label))
+    return f"Attribution: {methods}, of the score of {whose}."

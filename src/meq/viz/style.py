@@ -11,13 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-try:
-    import matplotlib
-    from matplotlib.axes import Axes
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-except ImportError as error:
-    raise ImportError("figures need matplotlib: pip install 'meq[viz]'") from error
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from meq.viz.colours import FAINT, INK, PAPER, RULE
 
@@ -104,8 +102,6 @@ def whole_decades(axes: Axes, values: Iterable[float]) -> None:
 
 def whole_steps(axes: Axes) -> None:
     """The horizontal axis counts steps: whole numbers only."""
-    from matplotlib.ticker import MaxNLocator
-
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12))
     axes.set_xlabel("step k of the iteration")
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from experiments.measures.subjects import CONCAT, COUPLED, study, untrained
+from experiments.samples import SAMPLE
 
 from meq.experiments.build import Prepared
-from meq.experiments.measures import make_measure
+from meq.experiments.measures import make_measure, read_measured, take_measure, write_measured
 from meq.experiments.measures.fixed_point import FixedPoint
 from meq.experiments.measures.steps import score_examples
 from meq.experiments.study import StudyError
@@ -57,6 +59,19 @@ def test_samples_that_diverged_have_no_radius(scenes: Prepared) -> None:
     rows = FixedPoint().tables(study(COUPLED), {("meq", 0): taken, ("meq", 1): taken})["fixed-point"].rows
     assert rows[0][2] is None
     assert math.isnan(rows[-1][4])
+
+
+def test_what_is_not_finite_is_written_and_read_again(scenes: Prepared, tmp_path: Path) -> None:
+    trained = untrained(scenes)
+    with torch.no_grad():
+        for parameter in trained.model.parameters():
+            parameter.fill_(math.inf)
+    asked = study(COUPLED, measures={"fixed-point": {"horizon": 3, "radii": 1, "limit": 2}})
+    write_measured(tmp_path, take_measure("fixed-point", asked, trained))
+    read = read_measured(tmp_path, "fixed-point")
+    assert read is not None
+    assert math.isnan(read.found["drift"]["image"])
+    assert read.weights_sha256 == SAMPLE.checkpoint.sha256
 
 
 def test_models_without_steps_have_no_fixed_point(scenes: Prepared) -> None:

@@ -17,7 +17,7 @@ from meq.data import DataError, collate
 from meq.experiments.build import Places, Prepared
 from meq.experiments.measures import make_measure
 from meq.experiments.measures.grounding import Grounding
-from meq.experiments.measures.grounding_maps import PictureMaps, best_possible, numbers, score_maps
+from meq.experiments.measures.grounding_maps import PictureMaps, best_possible, numbers, reduce_mask, score_maps
 from meq.experiments.measures.grounding_pictures import read_gallery
 from meq.experiments.measures.steps import score_examples
 from meq.experiments.render import as_text
@@ -114,8 +114,8 @@ def test_the_best_possible_map_is_on_the_token_that_holds_most_of_the_object() -
     mask[0, :2] = True  # half of the first quadrant
     mask[0, 2] = True  # a quarter of the second
     maps = PictureMaps(torch.tensor([[1.0, 0, 0, 0], [0, 0, 0, 1]]), QUADRANTS, None, None)
-    assert best_possible([maps], [mask]) == pytest.approx({"pointing": 0.5, "energy": 0.5, "iou": 2 / 5})
-    assert score_maps([maps], [mask], [0, 1]).mean("energy").tolist() == [0.5, 0.0]
+    assert best_possible([maps], [reduce_mask(mask)]) == pytest.approx({"pointing": 0.5, "energy": 0.5, "iou": 2 / 5})
+    assert score_maps([maps], [reduce_mask(mask)], [0, 1]).mean("energy").tolist() == [0.5, 0.0]
 
 
 def test_large_masks_are_scored_on_fewer_pixels_and_small_objects_stay() -> None:
@@ -123,7 +123,7 @@ def test_large_masks_are_scored_on_fewer_pixels_and_small_objects_stay() -> None
     mask[3, 3] = True
     boxes = torch.tensor([[0.0, 0, 500, 500], [0, 500, 500, 1000]])
     maps = PictureMaps(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), boxes, None, None)
-    assert score_maps([maps], [mask], [0, 1]).scores["energy"][:, 0].gt(0).tolist() == [True, False]
+    assert score_maps([maps], [reduce_mask(mask)], [0, 1]).scores["energy"][:, 0].gt(0).tolist() == [True, False]
 
 
 def test_methods_that_a_model_cannot_give_are_left_out_and_say_why(scenes: Prepared) -> None:

@@ -67,7 +67,7 @@ def demo(setting: Setting) -> Study:
         seeds=setting.seeds[:1],
         reference=EQUILIBRIUM,
         train=setting.train,
-        measures={"steps": {"by": "kind"} if setting.kinds else {}, "fixed-point": {}},
+        measures={"steps": {"by": "kind"} if setting.kinds else {}},
     )
 
 

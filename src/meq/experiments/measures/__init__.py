@@ -44,7 +44,7 @@ def take_measure(name: str, study: Study, trained: Trained) -> Measured:
         measure=name,
         options=plain(dict(study.measures[name])),
         weights_sha256=trained.record.checkpoint.sha256,
-        found=plain(dict(measure.take(trained) or {})),
+        found=dict(measure.take(trained) or {}),  # made plain when it is written, and only once: there may be NaN
     )
 
 

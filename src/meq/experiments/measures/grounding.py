@@ -22,9 +22,11 @@ from meq.experiments.measures.grounding_maps import (
     PictureMaps,
     as_row,
     best_possible,
+    constant_score,
     kept_picture,
     left_out,
     maps_of,
+    reduce_mask,
     score_maps,
     summary,
 )
@@ -140,7 +142,7 @@ class Grounding(Measure):
         self, trained: Trained, gallery: Gallery, walked: _Walked, steps: list[int], curve: list[int]
     ) -> dict[str, Any]:
         """Scores over all pictures that have a mask, and whole maps of a few pictures."""
-        masks = {each.name: mask for each in gallery.shown if (mask := each.mask()) is not None}
+        masks = {each.name: reduce_mask(mask) for each in gallery.shown if (mask := each.mask()) is not None}
         masked = [each for each in gallery.shown if each.name in masks]
         kept = [*masked, *(each for each in gallery.shown if each.name not in masks)][: self.examples]
         mapped = [*masked, *(each for each in kept if each.name not in masks)]
@@ -157,7 +159,7 @@ class Grounding(Measure):
                     series[each.name][method] = maps
         return {
             "with_masks": len(masked),
-            "constant": None if not masked else float(torch.stack([x.double().mean() for x in masks.values()]).mean()),
+            "constant": constant_score(list(masks.values())),
             "best_possible": best,
             "steps": steps,
             "grounding": scores,

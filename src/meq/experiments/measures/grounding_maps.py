@@ -34,6 +34,26 @@ class PictureMaps:
     spans: Tensor | None
 
 
+@dataclass(frozen=True, eq=False)
+class SmallMask:
+    """A mask on at most SCORED_SIDE pixels a side: those of thousands of photographs have to be held at once."""
+
+    pixels: Bool[Tensor, "h w"]
+    height: int
+    """Of the picture."""
+    width: int
+
+
+def reduce_mask(mask: Bool[Tensor, "H W"]) -> SmallMask:
+    height, width = mask.shape
+    scale = SCORED_SIDE / max(height, width)
+    if scale < 1:
+        size = max(1, round(height * scale)), max(1, round(width * scale))
+        share = torch.nn.functional.adaptive_avg_pool2d(mask.float()[None, None], size)[0, 0]
+        mask = share >= min(0.5, float(share.max()))  # what is smaller than a pixel stays
+    return SmallMask(mask, height, width)
+
+
 def left_out(method: str, trained: Trained, gallery: Gallery) -> str | None:
     """Why a method gives no maps of this model's pictures; None if it does."""
     model: Any = trained.model
@@ -71,26 +91,28 @@ def _picture_maps(example: Example, row: int, maps: Mapping[str, Tensor], galler
     return PictureMaps(maps[gallery.image][:, row, : len(image.boxes)].cpu(), image.boxes, words, text.spans)
 
 
-def score_maps(maps: Sequence[PictureMaps], masks: Sequence[Bool[Tensor, "H W"]], steps: Sequence[int]) -> Grounding:
+def score_maps(maps: Sequence[PictureMaps], masks: Sequence[SmallMask], steps: Sequence[int]) -> Grounding:
     return score_grounding(
         (_compared(one.image, one.boxes, mask) for one, mask in zip(maps, masks, strict=True)), steps=list(steps)
     )
 
 
 def _compared(
-    values: Float[Tensor, "S N"], boxes: Float[Tensor, "N 4"], mask: Bool[Tensor, "H W"]
+    values: Float[Tensor, "S N"], boxes: Float[Tensor, "N 4"], mask: SmallMask
 ) -> tuple[Float[Tensor, "S h w"], Bool[Tensor, "h w"]]:
     """Map and mask on the same pixels, fewer than the picture's where it is large."""
-    scale = min(1.0, SCORED_SIDE / max(mask.shape))
-    height, width = (max(1, round(side * scale)) for side in mask.shape)
-    factor = boxes.new_tensor([width / mask.shape[1], height / mask.shape[0]] * 2)
-    if scale < 1:
-        share = torch.nn.functional.adaptive_avg_pool2d(mask.float()[None, None], (height, width))[0, 0]
-        mask = share >= min(0.5, float(share.max()))  # what is smaller than a pixel stays
-    return paint(values, boxes * factor, height=height, width=width), mask
+    height, width = mask.pixels.shape
+    factor = boxes.new_tensor([width / mask.width, height / mask.height] * 2)
+    return paint(values, boxes * factor, height=height, width=width), mask.pixels
 
 
-def best_possible(maps: Sequence[PictureMaps], masks: Sequence[Bool[Tensor, "H W"]]) -> dict[str, float]:
+def constant_score(masks: Sequence[SmallMask]) -> float | None:
+    """The mean that a constant map would have, in every score; None without masks."""
+    areas = [float(mask.pixels.double().mean()) for mask in masks]
+    return sum(areas) / len(areas) if areas else None
+
+
+def best_possible(maps: Sequence[PictureMaps], masks: Sequence[SmallMask]) -> dict[str, float]:
     """The means that the best maps of such tokens would have: a token is coarser than what it shows.
 
     Each token has the share of it that lies in the mask. All of a map in the token with the largest share is the best
@@ -103,14 +125,14 @@ def best_possible(maps: Sequence[PictureMaps], masks: Sequence[Bool[Tensor, "H W
     return {"pointing": pointing, "energy": pointing, "iou": overlap}
 
 
-def _shares(boxes: Float[Tensor, "N 4"], mask: Bool[Tensor, "H W"]) -> Float[Tensor, " N"]:
+def _shares(boxes: Float[Tensor, "N 4"], mask: SmallMask) -> Float[Tensor, " N"]:
     alone, small = _compared(torch.eye(len(boxes)), boxes, mask)
     return ((alone * small).sum((1, 2)) / alone.sum((1, 2))).nan_to_num(0)  # nothing is painted of one without a place
 
 
 def summary(grounding: Grounding) -> dict[str, Any]:
-    """Means over pictures at every step, and how many counted."""
-    means = {name: [float(x) for x in grounding.mean(name)] for name in SCORES}
+    """Means over pictures at every step, None where no picture counts; and how many do."""
+    means = {name: [None if x.isnan() else float(x) for x in grounding.mean(name)] for name in SCORES}
     return {**means, "counted": grounding.counted.tolist()}
 
 

@@ -22,8 +22,8 @@ from meq.experiments.measures.encoding import encode_alike, only, raw_of
 from meq.experiments.study import StudyError
 
 ENTAILMENT, CONTRADICTION = "entailment", "contradiction"
-OTHERS = ("cod10k",)
-"""Sets that can be read besides the one that was trained on."""
+OTHERS: Mapping[str, Mapping[str, Any]] = {"cod10k": {"dev": 0.0}}
+"""Sets that can be read besides the one that was trained on, with options: nothing is held out for training."""
 WORD = re.compile(r"\w+")
 LISTENED = 20_000
 """Train texts that are looked through for the words of a sentence."""
@@ -83,7 +83,7 @@ def open_other(name: str, prepared: Prepared) -> DataSet:
     root = prepared.places.read
     if root is None:
         raise StudyError(f"grounding reads {name!r}, which lies in a folder of yours: give its path (--read FOLDER)")
-    data = open_data(name, Path(root))
+    data = open_data(name, Path(root), **OTHERS[name])
     if missing := [each for each in data.modalities if each not in prepared.encoders]:
         known = nearest(missing[0], prepared.encoders)
         raise StudyError(f"{name} has {missing[0]!r}, and what was trained on has no encoder of that name: {known}")

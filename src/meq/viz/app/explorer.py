@@ -27,8 +27,9 @@ class Asked:
 class Explorer:
     """One model for everybody. It is only read, and every answer depends on its own request alone.
 
-    Explanations may be computed side by side. What differentiates the map again chooses, for the whole process, how
-    attention is computed, and figures change settings of matplotlib: those wait for each other.
+    The model is asked by one at a time. What differentiates the map twice chooses, for the whole process, how attention
+    is computed, and an explanation that computes a step again meanwhile would not find it as it was; figures change
+    settings of matplotlib. Two at once would not be faster either: one already keeps every core busy.
     """
 
     def __init__(self, run: TrainedRun) -> None:
@@ -59,7 +60,9 @@ class Explorer:
         image = picture.open()
         drawn = DrawnPicture(str(picture), lambda: image)  # decoded once, though it is asked for several times
         texts = {"caption": caption, **({} if other is None else {"other caption": other})}
-        found = self.explainer([self.explainer.pair(drawn, text) for text in texts.values()])
+        examples = [self.explainer.pair(drawn, text) for text in texts.values()]
+        with self._one_at_a_time:
+            found = self.explainer(examples)
         for what, each in zip(texts, found, strict=True):
             check_read_whole(each, what)
         return found

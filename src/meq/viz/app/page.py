@@ -21,7 +21,7 @@ TITLE = "Equilibrium Explorer"
 SHOW = "(k) => { window.meqShow(k); }"
 PLAY = "() => { window.meqPlay(); }"
 LOOKING = 2
-"""Requests that are computed side by side: the model's own products already use every core."""
+"""Requests in hand at once: while the model answers one, pictures are drawn for the other."""
 WAITING = 32
 """Requests that may wait; beyond that a person is told to come back."""
 HOUR = 3600

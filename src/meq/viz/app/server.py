@@ -8,13 +8,14 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 from meq.experiments.load import TrainedRun
 from meq.viz.app.guard import Guard
 
-LOCAL = ("127.0.0.1", "localhost", "::1")
+HOST = "127.0.0.1"
 SESSIONS = 200
 """Of which the pictures are remembered; the oldest is forgotten first."""
 SILENT = {
@@ -34,7 +35,7 @@ class Served:
 
 
 @contextmanager
-def served(run: TrainedRun, *, host: str = LOCAL[0], port: int | None = None) -> Iterator[Served]:
+def served(run: TrainedRun, *, host: str = HOST, port: int | None = None) -> Iterator[Served]:
     """The explorer of a run, for as long as the block lasts; its folder for uploads is gone afterwards.
 
     Without a port, the first free one is taken. Other machines can reach the page only if `host` says so.
@@ -54,7 +55,10 @@ def served(run: TrainedRun, *, host: str = LOCAL[0], port: int | None = None) ->
 
 def is_local(host: str) -> bool:
     """Can only this machine reach a page at that host?"""
-    return host in LOCAL
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:  # a name: where it leads is not for us to know
+        return False
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from meq.experiments.render import Table
 
 VOID = ("img", "br", "meta")
+MANY_COLUMNS = 9
+"""From which on a table is set smaller on paper, where it cannot scroll."""
 
 
 class Html(str):
@@ -73,7 +75,8 @@ def grid(head: Sequence[Part], rows: Sequence[Sequence[Part]], *, caption: str, 
     lines = [
         tag("tr", [_cell(cell, shape(at, "row" if at == 0 else None)) for at, cell in enumerate(row)]) for row in rows
     ]
-    made = tag("table", tag("caption", caption), tag("thead", top), tag("tbody", lines))
+    dense = {"class": "dense"} if len(head) > MANY_COLUMNS else None
+    made = tag("table", tag("caption", caption), tag("thead", top), tag("tbody", lines), of=dense)
     return scrolling(made, caption)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
-from meq.viz.report.markup import Html, Part, tag
+from meq.viz.report.markup import Html, Part, join, tag
 
 STYLE = "style.css"
 
@@ -20,6 +20,8 @@ class Section:
     anchor: str
     title: str
     content: Html
+    parts: tuple[Section, ...] = ()
+    """Sections that follow it, and stand below it in the contents."""
 
 
 def make_page(title: str, lead: Sequence[Part], sections: Sequence[Section], *, footer: str) -> str:
@@ -34,7 +36,7 @@ def make_page(title: str, lead: Sequence[Part], sections: Sequence[Section], *, 
         tag("title", title),
         Html(f"<style>{style}</style>"),
     )
-    contents = [tag("li", tag("a", each.title, of={"href": f"#{each.anchor}"})) for each in sections]
+    contents = [_entry(each) for each in sections]
     body = tag(
         "body",
         tag("header", tag("h1", title), lead),
@@ -51,7 +53,21 @@ def policy(style: str) -> str:
     return f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
 
 
-def _section(section: Section) -> Html:
-    title = tag("h2", section.title, of={"id": f"{section.anchor}-title"})
-    of = {"id": section.anchor, "aria-labelledby": f"{section.anchor}-title"}
-    return tag("section", title, section.content, of=of)
+def _entry(section: Section) -> Html:
+    """Its line in the contents, and those of its parts."""
+
+    def line(each: Section, **kind: str) -> Html:
+        return tag("li", tag("a", each.title, of={"href": f"#{each.anchor}"}), of=kind)
+
+    if not section.parts:
+        return line(section)
+    return join(line(section, **{"class": "parent"}), [line(part, **{"class": "sub"}) for part in section.parts])
+
+
+def _section(section: Section, *, of: str = "") -> Html:
+    """The section and its parts, whose titles say what they are parts of."""
+    words = f"{of}: {section.title[:1].lower()}{section.title[1:]}" if of else section.title
+    title = tag("h2", words, of={"id": f"{section.anchor}-title"})
+    named = {"id": section.anchor, "aria-labelledby": f"{section.anchor}-title"}
+    name = section.title.partition(": ")[2]
+    return join(tag("section", title, section.content, of=named), [_section(part, of=name) for part in section.parts])

@@ -22,13 +22,13 @@ def drawing(figure: Figure, *, alt: str, caption: str) -> Html:
     if len(content) > LARGE_SVG:
         content, kind = _webp(Image.open(io.BytesIO(as_png(figure)))), "image/webp"
     inches = figure.get_size_inches()[0]
-    return _figure(content, kind, alt=alt, caption=caption, classes="small" if inches < 7 else "")
+    return _figure(content, kind, alt=alt, caption=caption, classes="small" if inches < 7 else "large")
 
 
 def photograph(figure: Figure, *, alt: str, caption: str) -> Html:
     """A figure with pictures in it, as wide as it needs to be: on a phone it scrolls in its box."""
     picture = Image.open(io.BytesIO(as_png(figure, dpi=120)))
-    return _figure(_webp(picture), "image/webp", alt=alt, caption=caption, classes="wide")
+    return _figure(_webp(picture), "image/webp", alt=alt, caption=caption, classes="photograph")
 
 
 def thumbnail(picture: Image.Image, *, alt: str) -> Html:
@@ -41,8 +41,8 @@ def uri(content: bytes, kind: str) -> str:
 
 def _figure(content: bytes, kind: str, *, alt: str, caption: str, classes: str) -> Html:
     image = tag("img", of={"src": uri(content, kind), "alt": alt})
-    held = scrolling(image, caption) if classes == "wide" else image
-    return tag("figure", held, tag("figcaption", caption), of={"class": f"card {classes}".strip()})
+    held = scrolling(image, caption)
+    return tag("figure", held, tag("figcaption", caption), of={"class": f"card {classes}"})
 
 
 def _webp(picture: Image.Image) -> bytes:

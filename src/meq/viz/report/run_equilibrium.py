@@ -32,12 +32,14 @@ def along_k(found: TrajectoryFile, *, chance: float | None) -> Html:
     """What the model would answer if it were read earlier or later."""
     figures: list[Part] = []
     if found.metric is not None:
-        line = Line(name=f"{found.samples:,} examples of {found.origin.split}", steps=found.steps, values=(found.metric,))
+        line = Line(
+            name=f"{found.samples:,} examples of {found.origin.split}", steps=found.steps, values=(found.metric,)
+        )
         figures.append(
             drawing(
                 score_along_k([line], read=found.read, chance=chance, metric=found.metric_name),
                 alt=_in_words(found.metric_name, found.steps, found.metric),
-                caption=f"{found.metric_name} of the same weights, read at step k; K = {found.read} is what was trained.",
+                caption=f"Score of the same weights, read at step k; K = {found.read} is what was trained.",
             )
         )
     if all(not math.isnan(value) for value in found.confidence):
@@ -81,7 +83,9 @@ def diagnosis(found: DiagnosisFile) -> Html:
         of={"class": "good" if found.verdict == "healthy" else "warning"},
     )
     rows = [[name, value, meaning] for name, value, meaning in _numbers(found)]
-    title = f"{found.measured} of {found.samples} samples of {found.origin.split} were measured, at the state that is read"
+    title = (
+        f"{found.measured} of {found.samples} samples of {found.origin.split} were measured, at the state that is read"
+    )
     made = grid(["what", "median [min, max]", "what it means"], rows, caption=title, right=[False, True, False])
     return join(verdict, made)
 
@@ -97,8 +101,8 @@ def influence(found: DiagnosisFile) -> Html:
     pairs = [
         drawing(
             pushed, alt=_table_in_words("pushed by", found.influence),
-            caption="Row: whose equilibrium moves. Column: who is pushed. Through every path, medians over samples; the "
-            "diagonal is a modality's influence on itself.",
+            caption="Row: whose equilibrium moves. Column: who is pushed. Through every path, medians over samples; "
+            "the diagonal is a modality's influence on itself.",
         ),
         drawing(
             moved, alt=_table_in_words("input of", found.inputs),
@@ -120,8 +124,8 @@ def spectrum(found: EigenvaluesFile) -> Html:
         eigenvalue_plane(values, damping=found.damping),
         alt=f"{len(known)} leading eigenvalues of {len(values)} samples in the complex plane; the largest modulus is "
         f"{largest:.3f}, the unit circle is drawn.",
-        caption="Inside the circle: what is disturbed in that direction dies out from step to step. Eigenvalues off the "
-        "real axis turn while they shrink, as modalities do that answer each other.",
+        caption="Inside the circle: what is disturbed in that direction dies out from step to step. Eigenvalues off "
+        "the real axis turn while they shrink, as modalities do that answer each other.",
     )
 
 
@@ -151,7 +155,10 @@ def _numbers(found: DiagnosisFile) -> list[tuple[str, str, str]]:
         (f"answer moved by {name}", spread(tensor(values)), "change of the logits when this input changes by its size")
         for name, values in found.answer.items()
     ]
-    return [*rows, ("states differ by", number(found.spread), "between samples, relative; 0: all inputs end in one state")]
+    return [
+        *rows,
+        ("states differ by", number(found.spread), "between samples, relative; 0: all inputs end in one state"),
+    ]
 
 
 def _tensor(values: Numbers) -> Tensor:
@@ -169,6 +176,8 @@ def _in_words(name: str, steps: tuple[int, ...], values: Numbers) -> str:
 
 def _table_in_words(by: str, square: Mapping[str, Mapping[str, Numbers]]) -> str:
     cells = [
-        f"{a} {by} {b}: {number(float(_tensor(values).nanmedian()))}" for a, row in square.items() for b, values in row.items()
+        f"{a} {by} {b}: {number(float(_tensor(values).nanmedian()))}"
+        for a, row in square.items()
+        for b, values in row.items()
     ]
     return "; ".join(cells)

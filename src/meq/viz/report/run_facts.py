@@ -40,7 +40,7 @@ def summary(files: RunFiles) -> list[Part]:
     read = f" Its answer is read after K = {files.steps} steps." if files.steps is not None else ""
     first = paragraph(
         f"This run trained {kind}. It has {record.parameters:,} parameters, learned from {trained}, and answers with "
-        f"{TASKS.get(files.head, files.head)}.{read}"
+        f"{_task(files)}.{read}"
     )
     return [tag("div", first, of={"class": "lead"}), paragraph(_outcome(record))]
 
@@ -58,6 +58,11 @@ def what_was_run(files: RunFiles) -> Html:
         tag("h3", "Software and machine"),
         facts(_environment(record)),
     )
+
+
+def _task(files: RunFiles) -> str:
+    words = TASKS.get(files.head, files.head)
+    return words.replace("several", str(len(files.labels))) if files.labels and files.head != "choices" else words
 
 
 def _outcome(record: RunRecord) -> str:
@@ -107,7 +112,7 @@ def _model(files: RunFiles) -> list[tuple[str, Part]]:
         found.append(("iteration", f"K = {files.steps} steps are read, each damped by {damping}"))
     found += [
         ("options", ", ".join(f"{key} {_plain(value)}" for key, value in options.items())),
-        ("task", TASKS.get(record.objective.task, record.objective.task)),
+        ("task", _task(files)),
         ("penalties", penalties),
     ]
     return found
@@ -128,7 +133,10 @@ def _training(record: RunRecord) -> list[tuple[str, Part]]:
     ]
     if chosen.by == "best" and chosen.split in record.metrics:
         found.append(
-            (f"reading the {chosen.split} score", f"{chosen.split} chose the weights, so its score is a little too good")
+            (
+                f"reading the {chosen.split} score",
+                f"{chosen.split} chose the weights, so its score is a little too good",
+            )
         )
     if record.study is not None:
         found.insert(0, ("part of", f"the study {record.study}, arm {record.arm}"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from meq.experiments.run_files import RunFiles
-from meq.experiments.showcase_file import ShowcaseFile
+from meq.experiments.showcase_file import ShowcaseFile, read_showcase
 from meq.viz.report.markup import Html, Part, bullets, join, note, paragraph, tag, warning
 from meq.viz.report.page import Section
 from meq.viz.report.run_equilibrium import along_k, diagnosis, influence, spectrum
@@ -15,6 +17,13 @@ NOT_LOOKED_AT = (
     "Only the files of the run were read. Examples, diagnosis and the score along k need its model and its data: "
     "`meq report RUN --root FOLDER` computes them where both are at hand."
 )
+
+
+def fitting_showcase(files: RunFiles, folder: Path) -> ShowcaseFile | None:
+    """What was seen of the run, kept in that folder; None if there is nothing, or it is of other weights."""
+    found, checkpoint = read_showcase(folder), files.record.checkpoint
+    fits = found is not None and checkpoint is not None and found.origin.weights_sha256 == checkpoint.sha256
+    return found if fits else None
 
 
 def run_title(files: RunFiles) -> str:
@@ -80,11 +89,13 @@ def _missing(files: RunFiles, showcase: ShowcaseFile | None) -> list[Part]:
     if showcase.missing:
         parts += [warning("Not everything could be looked at here:"), bullets(showcase.missing)]
     if showcase.reproduced is not None and showcase.origin.same_data:
+        found = (
+            f"the largest difference of a logit is {showcase.reproduced:.1e}"
+            if showcase.reproduced
+            else "digit by digit"
+        )
         parts.append(
-            note(
-                f"The stored answers were computed again from the data: the largest difference of a logit is "
-                f"{showcase.reproduced:.1e}."
-            )
+            note(f"Stored answers to {showcase.origin.split} were computed again and came out the same: {found}.")
         )
     elif showcase.reproduced is not None:
         parts.append(

@@ -17,8 +17,7 @@ def scores(files: RunFiles) -> Html:
     if not record.metrics:
         return warning("There are no scores: the run did not come to its end.")
     names = list(dict.fromkeys(name for found in record.metrics.values() for name in found))
-    columns = (Column(key="split", title="split"), Column(key="examples", title="examples"))
-    columns += tuple(Column(key=name, title=name) for name in names)
+    columns = tuple(Column(key=name, title=name) for name in ("split", "examples", *names))
     rows = tuple(
         (split, record.data.splits.get(split), *(found.get(name) for name in names))
         for split, found in record.metrics.items()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from meq.experiments.compare import ArmLine, Records
@@ -34,9 +35,9 @@ def arms(lines: Sequence[ArmLine], *, metric: str, split: str, chance: float | N
     return drawing(
         arms_figure(lines, metric=metric, split=split, chance=chance),
         alt=f"Mean {metric} on {split} by arm: {words}.",
-        caption=f"{metric} on {split}: a point is the mean over seeds, the bar one sample standard deviation to either "
-        "side. Filled: the reference, and differences that are called. At the right: difference to the reference, its "
-        "spread, runs.",
+        caption=f"By {metric} on {split}: a point is the mean over seeds, the bar one sample standard deviation "
+        "to either side. Filled: the reference, and differences that are called. At the right: difference to the "
+        "reference, its spread, runs.",
     )
 
 
@@ -62,13 +63,11 @@ def residuals(study: Study, values: Values, arm: str) -> Html | None:
     if not found or "steps" not in found[0]:
         return None
     names = list(found[0]["residual"])
-    stacked = {
-        name: torch.tensor([each["residual"][name] for each in found], dtype=torch.float64).T for name in names
-    }
+    stacked = {name: torch.tensor([each["residual"][name] for each in found], dtype=torch.float64).T for name in names}
     return drawing(
         residual_along_k(stacked, found[0]["steps"], read=found[0]["read"]),
         alt=f"Residual of {arm} along k for {', '.join(names)}, over {len(found)} seeds.",
-        caption=f"{arm}: residual |z - T(z)| / |z| of the undamped map, medians over examples; over {len(found)} seeds.",
+        caption=f"{arm}: residual |z - T(z)| / |z| of the undamped map, median over examples; {len(found)} seeds.",
     )
 
 
@@ -117,6 +116,12 @@ def _multiples(study: Study, records: Records) -> Figure:
             _panel(axes, arm.name, study, records)
         for axes in grid.flat[len(study.arms) :]:
             axes.set_visible(False)
+        there = {
+            f"seed {seed}": Line2D([], [], color=PALETTE[place % len(PALETTE)])
+            for place, seed in enumerate(study.seeds)
+            if any(known == seed for _, known in records)
+        }
+        figure.legend(list(there.values()), list(there), loc="outside upper right", ncols=min(len(there), 6))
         figure.supxlabel("epoch", fontsize=9)
         figure.supylabel(f"{plain(metric)} on dev", fontsize=9)
     return figure

@@ -13,13 +13,12 @@ from meq.experiments.measures import measured_of
 from meq.experiments.measures.contract import Values
 from meq.experiments.reported import best_run
 from meq.experiments.run_files import open_run_files
-from meq.experiments.showcase_file import read_showcase
 from meq.experiments.study import ArmConfig, Study, read_study, run_place
 from meq.experiments.tables import RUNS_TABLE, make_tables, records_of
 from meq.experiments.verify import Verification, verify
 from meq.viz.report.markup import Html, Part, bullets, facts, grid, join, note, paragraph, table, tag, warning
 from meq.viz.report.page import Section, make_page
-from meq.viz.report.run_page import run_lead, run_sections
+from meq.viz.report.run_page import fitting_showcase, run_lead, run_sections
 from meq.viz.report.run_results import alarms
 from meq.viz.report.study_figures import arms, residuals, scores_along_k, training_of_arms
 
@@ -101,7 +100,11 @@ def _answer(files: StudyFiles) -> str:
     spread = "" if reference.spread is None else f" (spread {reference.spread:.2g})"
     words = f"On {main[0]} it has a mean {main[1]} of {reference.mean:.4g}{spread}."
     for verdict in (CALLED, NOT_CALLED):
-        named = [f"{line.arm} {line.difference:+.4g}" for line in lines if line.verdict == verdict and line.difference is not None]
+        named = [
+            f"{line.arm} {line.difference:+.3g}"
+            for line in lines
+            if line.verdict == verdict and line.difference is not None
+        ]
         if named:
             words += f" {verdict.capitalize()}: {', '.join(named)}."
     return words
@@ -114,9 +117,7 @@ def _comparison(files: StudyFiles) -> Html:
     pairs = [main, *(pair for pair in scored_pairs(files.records.values()) if pair != main)]
     chance = _chance(files)
     return join(
-        arms(
-            _lines(files, split, metric), metric=metric, split=split, chance=chance if metric == "accuracy" else None
-        )
+        arms(_lines(files, split, metric), metric=metric, split=split, chance=chance if metric == "accuracy" else None)
         for split, metric in pairs
     )
 
@@ -135,7 +136,9 @@ def _tables(files: StudyFiles) -> Html:
     made = make_tables(files.study, files.records, files.measured)
     runs = made.pop(RUNS_TABLE)
     prefix = f"{files.study.name}: "
-    shown = [replace(each, title=each.title.removeprefix(prefix)) for each in (*made.values(), runs)]
+    shown = [
+        replace(each, title=_capital(each.title.removeprefix(prefix), files.study)) for each in (*made.values(), runs)
+    ]
     return join(table(each) for each in shown)
 
 
@@ -162,13 +165,14 @@ def _training(files: StudyFiles) -> Html:
 def _what(files: StudyFiles) -> Html:
     study = files.study
     train = study.train
-    encoders = ", ".join(f"{name} by {encoder}" for name, encoder in study.data.encoders.items())
+    used = next((record.data.encoders for record in files.records.values()), {})
+    encoders = ", ".join(f"{name} by {encoder.name}" for name, encoder in used.items())
     options = ", ".join(f"{key} {_plain(value)}" for key, value in study.data.options.items())
     limit = "" if study.data.limit is None else f"the first {study.data.limit:,} examples of each split"
     about: list[tuple[str, Part]] = [
         ("data set", study.data.name),
         ("its options", options or "its defaults"),
-        ("encoders", encoders or "built-in ones, or the data came as numbers"),
+        ("encoders", encoders or "none: the data comes as numbers"),
         *([("limit", limit)] if limit else []),
         ("seeds", ", ".join(map(str, study.seeds))),
         (
@@ -237,12 +241,14 @@ def _detail(files: StudyFiles, looks: Path | None) -> list[Section]:
         return []
     place = run_place(*run)
     opened = open_run_files(files.folder / place)
-    showcase = (None if looks is None else read_showcase(looks / place)) or read_showcase(opened.folder)
+    showcase = fitting_showcase(opened, opened.folder if looks is None else looks / place)
     name = f"{run[0]}, seed {run[1]}"
-    lead = join(paragraph(f"Of the runs of {run[0]} whose weights are here, this one did best on dev."), run_lead(opened, showcase))
-    first = Section(anchor="best", title=f"One run in detail: {name}", content=lead)
-    rest = run_sections(opened, showcase, prefix="best-")
-    return [first, *(replace(each, title=f"{name}: {each.title[0].lower()}{each.title[1:]}") for each in rest)]
+    lead = join(
+        paragraph(f"Of the runs of {run[0]} whose weights are here, this one did best on dev."),
+        run_lead(opened, showcase),
+    )
+    parts = tuple(run_sections(opened, showcase, prefix="best-"))
+    return [Section(anchor="best", title=f"One run in detail: {name}", content=lead, parts=parts)]
 
 
 def _main_pair(files: StudyFiles) -> tuple[str, str] | None:
@@ -265,6 +271,12 @@ def _chance(files: StudyFiles) -> float | None:
             labels = open_run_files(files.folder / run_place(*run)).labels
             return 1 / len(labels) if labels else None
     return None
+
+
+def _capital(words: str, study: Study) -> str:
+    """A large letter at the beginning, unless an arm's name stands there."""
+    named = any(words.startswith(f"{arm.name} ") for arm in study.arms)
+    return words if named else words[:1].upper() + words[1:]
 
 
 def _plain(value: Any) -> str:

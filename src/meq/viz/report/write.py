@@ -6,10 +6,9 @@ from pathlib import Path
 
 from meq.core.options import checked_options
 from meq.experiments.run_files import open_run_files
-from meq.experiments.showcase_file import read_showcase
 from meq.experiments.study import STUDY, StudyError
 from meq.viz.report.page import make_page
-from meq.viz.report.run_page import run_lead, run_sections, run_title
+from meq.viz.report.run_page import fitting_showcase, run_lead, run_sections, run_title
 from meq.viz.report.study_page import study_page
 from meq.viz.style import write_whole
 
@@ -45,7 +44,7 @@ def is_study(folder: Path) -> bool:
 
 def _run(folder: Path, looks: Path | None) -> str:
     files = open_run_files(folder)
-    showcase = read_showcase(looks or files.folder)
+    showcase = fitting_showcase(files, looks or files.folder)
     return make_page(
         f"Report: {run_title(files)}",
         run_lead(files, showcase),

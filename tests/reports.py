@@ -1,0 +1,95 @@
+"""One tiny study and one tiny run on a hostile table, trained once for all tests of reports."""
+
+from __future__ import annotations
+
+import atexit
+import csv
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from PIL import Image
+from rich.console import Console
+
+from meq.data.request import DataRequest
+from meq.experiments import ArmConfig, DataConfig, Study, run_study, train_on
+from meq.experiments.reported import look_for_report
+from meq.experiments.showcase import Showing
+from meq.training.config import TrainConfig
+from meq.viz.report import write_report
+
+SHAPE = {"dim": 8, "heads": 2, "head_width": 8}
+ITERATED = {**SHAPE, "steps": 2, "hidden": 16}
+TRAIN = TrainConfig(epochs=2, batch_size=16, learning_rate=1e-3, monitor_samples=4, radius_samples=1)
+FEW = Showing(examples=1, samples=1, limit=12, eigenvalues=3)
+SCRIPT = "<script>document.title = 'owned'</script>"
+LABELS = ("<b>yes</b>", 'no" onload="x')
+
+
+@cache
+def _folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="meq-reports-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+@cache
+def tiny_study() -> Path:
+    """Two arms, two seeds, measures; only to be read."""
+    study = Study(
+        name="tiny-report",
+        question="Do two arms & two seeds fit on a page?",
+        data=DataConfig(name="scenes", options={"train": 36, "dev": 18, "test": 18}),
+        arms=(
+            ArmConfig(name="meq", model="meq", options=ITERATED, penalties={"residual-correction": {"weight": 0.3}}),
+            ArmConfig(name="concat", model="concat", options=SHAPE),
+        ),
+        seeds=(0, 1),
+        reference="meq",
+        train=TRAIN,
+        measures={"steps": {"by": "kind"}, "coupling": {"samples": 4}},
+    )
+    run_study(study, _folder() / "study", console=Console(quiet=True))
+    return _folder() / "study"
+
+
+@cache
+def study_looks() -> Path:
+    """What was seen of the study's best run."""
+    looks, missing = look_for_report(tiny_study(), scratch=_folder() / "looks", showing=FEW)
+    assert looks is not None
+    assert missing == ()
+    return looks
+
+
+@cache
+def hostile_run() -> Path:
+    """A run on a table whose texts and labels are markup; looked at already. Only to be read."""
+    folder = _folder() / "table"
+    folder.mkdir()
+    with open(folder / "rows.csv", "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["picture", "words", "label", "part"])
+        for row in range(30):
+            colour = (200, 30, 30) if row % 2 else (30, 30, 200)
+            Image.new("RGB", (24, 24), colour).save(folder / f"{row}.png")
+            part = "train" if row < 16 else "dev" if row < 22 else "test"
+            rows.writerow([f"{row}.png", f"{SCRIPT} thing {row}", LABELS[row % 2], part])
+    request = DataRequest(
+        data=str(folder / "rows.csv"), images=("picture",), texts=("words",), label="label", split="part"
+    )
+    encoders = {"image": "patches", "text": "words"}
+    run = train_on(request, _folder() / "run", encoders=encoders, shape=ITERATED, config=TRAIN).folder.parent
+    look_for_report(run, scratch=_folder() / "unused", showing=FEW)
+    return run
+
+
+@cache
+def study_page() -> Path:
+    return write_report(tiny_study(), _folder() / "study.html", looks=study_looks())
+
+
+@cache
+def run_page() -> Path:
+    return write_report(hostile_run(), _folder() / "run.html")

@@ -1,0 +1,308 @@
+"""The Equilibrium Explorer without its page: what is let in, what is shown, and who can reach it."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import socket
+import struct
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+import typer
+from explained_run import STEPS, run_folder, small_scenes, trained_run
+from PIL import Image
+from typer.testing import CliRunner
+
+from meq.cli.app import app_command
+from meq.data import DataError
+from meq.data.content import MAX_PIXELS, PictureFile
+from meq.experiments.explain import Explainer
+from meq.viz.app.examples import example_pairs
+from meq.viz.app.explorer import Asked, Explorer
+from meq.viz.app.guard import is_needed
+from meq.viz.app.measures import radius_in_words
+from meq.viz.app.requests import MAX_BYTES, MAX_CHARACTERS, RefusedError, admit_upload, check_showable
+from meq.viz.app.server import environment, is_local, served
+
+FRAME = re.compile(r'<div class="frame" data-k="(\d+)"')
+CHANCE = re.compile(r'<span class="chance" data-label="(\w+)">([\d.]+)</span>')
+GRADIO = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+"""Gradio's own."""
+
+
+@pytest.fixture(scope="module")
+def explorer() -> Explorer:
+    return Explorer(trained_run())
+
+
+def as_bytes(picture: Image.Image, form: str = "PNG") -> bytes:
+    out = io.BytesIO()
+    picture.save(out, form)
+    return out.getvalue()
+
+
+def png_of(width: int, height: int) -> bytes:
+    """A few bytes that say they are a picture of that size."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    packed = zlib.compress(b"\0" * 1000)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
+
+
+# -- what is let in ----------------------------------------------------------------------------------------------------
+
+
+def test_an_uploaded_picture_is_read_as_the_same_file_on_disk_is_and_is_gone_afterwards(tmp_path: Path) -> None:
+    scene = small_scenes().splits["test"][0].content["image"].open()
+    path, kept = tmp_path / "hash" / "a scene.png", tmp_path / "kept.png"
+    path.parent.mkdir()
+    for each in (path, kept):
+        each.write_bytes(as_bytes(scene))
+    picture = admit_upload(path, tmp_path)
+    assert picture.open().tobytes() == PictureFile(kept, tmp_path).open().tobytes()
+    assert picture.fingerprint() == PictureFile(kept, tmp_path).fingerprint()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["kept.png"]
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "is empty"),
+        (b"just words, whatever the name says", "not a picture: choose a PNG"),
+        (b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not a picture"),
+        (as_bytes(Image.effect_noise((64, 64), 50), "JPEG")[:900], "damaged"),
+        (png_of(9000, 9000), f"9,000 x 9,000 pixels; at most {MAX_PIXELS:,} are decoded: scale it down"),
+        (png_of(60_000, 60_000), "scale it down"),
+    ],
+    ids=["empty", "text", "svg", "cut short", "bomb", "huge bomb"],
+)
+def test_what_is_not_a_picture_or_too_large_is_refused_with_advice(tmp_path: Path, data: bytes, said: str) -> None:
+    (tmp_path / "x.png").write_bytes(data)
+    with pytest.raises(RefusedError, match=re.escape(said)) as refused:
+        admit_upload(tmp_path / "x.png", tmp_path)
+    assert str(tmp_path) not in str(refused.value)  # where things lie on the server is nobody's business
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_a_file_of_too_many_bytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "x.png").write_bytes(b"0" * (MAX_BYTES + 1))
+    with pytest.raises(RefusedError, match="at most 10 MB are taken: scale it down"):
+        admit_upload(tmp_path / "x.png", tmp_path)
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_a_path_outside_of_the_uploads_is_neither_read_nor_removed(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "uploads", tmp_path / "private.png"
+    folder.mkdir()
+    outside.write_bytes(as_bytes(Image.new("RGB", (4, 4))))
+    (folder / "link.png").symlink_to(outside)
+    for path in (outside, folder / ".." / "private.png", folder / "link.png", folder, folder / "missing.png"):
+        with pytest.raises(RefusedError, match="upload it again"):
+            admit_upload(path, folder)
+    assert outside.exists()
+    assert folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("caption", "said"),
+    [
+        ("", "The caption is empty: type a sentence"),
+        (" \n\t ", "The caption is empty"),
+        ("a" * (MAX_CHARACTERS + 1), "shorten it"),
+        ("half \ud83d a smile", "type it again"),
+        ("there is a red thing " * 20, "it would see 64 tokens, up to “…"),
+    ],
+    ids=["empty", "blank", "absurd", "half a character", "beyond the encoder"],
+)
+def test_a_caption_that_cannot_be_read_whole_is_refused(explorer: Explorer, caption: str, said: str) -> None:
+    pair = explorer.pairs[0]
+    with pytest.raises(RefusedError, match=re.escape(said)):
+        explorer.look(pair.picture, caption, None, 0)
+    if caption.strip():
+        with pytest.raises(RefusedError, match="The other caption"):
+            explorer.look(pair.picture, pair.caption, caption, 0)
+
+
+def test_a_look_needs_a_picture_and_a_measure_needs_a_look(explorer: Explorer) -> None:
+    with pytest.raises(RefusedError, match="upload one, or choose an example"):
+        explorer.look(None, "a caption", None, 0)
+    with pytest.raises(RefusedError, match="look at a picture and a caption first"):
+        explorer.spectrum(None)
+
+
+def test_a_model_of_other_modalities_gets_a_sentence() -> None:
+    of_numbers = Explainer(trained_run(), encoders={})
+    with pytest.raises(ValueError, match=r"one picture and one text, and this one was trained on 'image' \(features\)"):
+        check_showable(of_numbers)
+
+
+# -- what is shown -----------------------------------------------------------------------------------------------------
+
+
+def test_every_step_is_on_the_page_with_the_numbers_of_the_library(explorer: Explorer) -> None:
+    pair = explorer.pairs[0]
+    _, shown = explorer.look(pair.picture, pair.caption, pair.other, 1)
+    computed = explorer.explainer.contrast(explorer.explainer.pair(pair.picture, pair.caption), pair.other)
+    frames = FRAME.split(shown)[1:]
+    steps, contents = list(map(int, frames[::2])), frames[1::2]
+    assert steps == 2 * list(range(2 * STEPS + 1))
+    for place, content in enumerate(contents):
+        found = computed.matched if place < len(steps) // 2 else computed.mismatched
+        assert found.probabilities is not None
+        expected = [f"{chance:.3f}" for chance in found.probabilities[found.row(steps[place])].tolist()]
+        assert CHANCE.findall(content) == list(zip(found.labels, expected, strict=True))
+    assert shown.count("hidden>") == len(steps) - 2  # step 1 of either caption is seen
+
+
+def test_what_people_type_is_shown_and_never_run(explorer: Explorer) -> None:
+    pair = explorer.pairs[0]
+    nasty = "<script>alert(1)</script> \" ' & <img src=x onerror=alert(1)> ${1+1} {{x}}"
+    asked, shown = explorer.look(pair.picture, nasty, None, 0)
+    for text in (shown, explorer.spectrum(asked)):
+        assert "<script" not in text
+        assert "<img src=x" not in text
+    assert "&lt;" in shown
+    assert "&amp;" in shown
+
+
+def test_people_at_the_same_time_get_what_each_would_get_alone(explorer: Explorer) -> None:
+    pictures = [example.content["image"] for example in small_scenes().splits["test"][::9]]
+    captions = ["there is a red thing", "a green circle is left of that", "yellow"]
+    requests = [(picture, caption) for picture in pictures for caption in captions]
+    alone = [explorer.explain(*request)[0] for request in requests]
+    asked = Asked(picture=pictures[0], caption=captions[0])
+    with ThreadPoolExecutor(6) as pool:
+        measured = pool.submit(explorer.influence, asked)
+        together = list(pool.map(lambda request: explorer.explain(*request)[0], requests))
+    for a, b in zip(alone, together, strict=True):
+        torch.testing.assert_close(a.logits, b.logits, rtol=0, atol=1e-5)
+        for name in a.views:
+            torch.testing.assert_close(a.views[name].shares, b.views[name].shares, rtol=0, atol=1e-3)
+            assert a.views[name].content == b.views[name].content or name == "image"
+    assert measured.result() == explorer.influence(asked)
+    assert not any(module.training for module in explorer.run.model.modules())
+
+
+def test_examples_have_different_pictures_and_another_caption_to_compare(explorer: Explorer) -> None:
+    assert len(explorer.pairs) >= 3
+    assert len({str(pair.picture) for pair in explorer.pairs}) == len(explorer.pairs)
+    assert all(pair.caption != pair.other for pair in explorer.pairs)
+    assert explorer.look_at_example(1) is explorer.look_at_example(1)
+
+
+def test_data_that_cannot_be_read_again_leave_the_page_without_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    def moved(run: object) -> object:
+        raise DataError("photos.csv is not here")
+
+    monkeypatch.setattr("meq.viz.app.examples._own_data", moved)
+    with pytest.raises(DataError):
+        example_pairs(trained_run())
+    explorer = Explorer(trained_run())
+    assert explorer.pairs == []
+    assert "photos.csv is not here" in str(explorer.no_pairs)
+
+
+def test_the_measures_say_in_words_what_they_found(explorer: Explorer) -> None:
+    asked = Asked(picture=explorer.pairs[0].picture, caption=explorer.pairs[0].caption)
+    spectrum = explorer.spectrum(asked)
+    assert "the largest modulus is" in spectrum
+    assert "image/svg+xml" in spectrum
+    assert explorer.influence(asked).count("image/svg+xml") == 2
+
+
+def test_the_radius_is_told_for_the_map_and_for_the_damped_step() -> None:
+    from meq.analysis.spectrum import Eigenvalues
+
+    found = Eigenvalues(
+        values=torch.tensor([[-1.2 + 0j, 0.5j]], dtype=torch.complex128),
+        residual=torch.zeros(1, 2, dtype=torch.float64),
+        products=torch.tensor([3]),
+    )
+    undamped, damped = radius_in_words(found, 0.5)
+    assert "1.200, not below 1" in undamped
+    assert "0.559, below 1" in damped
+    assert "shrinks to a tenth in about 4 steps" in damped
+    assert len(radius_in_words(found, None)) == 1
+
+
+# -- who can reach it --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/gradio_api/file=/etc/passwd",
+        "/gradio_api/file=https://example.org/",
+        "/gradio_api/proxy=https://example.org/",
+        "/gradio_api/info",
+        "/gradio_api/process_recording",
+        "/gradio_api/vibe-edit/",
+        "/monitoring",
+        "/docs",
+        "/assets/../../config",
+    ],
+)
+def test_what_the_page_does_not_need_is_closed(path: str) -> None:
+    assert not is_needed(path)
+
+
+def test_only_this_machine_counts_as_local() -> None:
+    assert all(map(is_local, ("127.0.0.1", "localhost", "::1", "[::1]", "127.0.0.2")))
+    assert not any(map(is_local, ("0.0.0.0", "::", "192.168.0.7", "example.org")))
+
+
+def test_the_environment_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEQ_TEST_KEPT", "before")
+    with environment({"MEQ_TEST_KEPT": "within", "MEQ_TEST_NEW": "within"}):
+        assert os.environ["MEQ_TEST_NEW"] == "within"
+    assert os.environ["MEQ_TEST_KEPT"] == "before"
+    assert "MEQ_TEST_NEW" not in os.environ
+
+
+@GRADIO
+def test_a_served_page_talks_to_nobody_else_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    called, connect = [], socket.socket.connect
+    monkeypatch.setattr(
+        socket.socket, "connect", lambda self, address: (called.append(address), connect(self, address))[1]
+    )
+    with served(trained_run()) as page:
+        assert page.address.startswith("http://127.0.0.1:")
+        assert page.folder.is_dir()
+        answer = httpx.get(page.address)
+        assert answer.status_code == 200
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        assert httpx.get(f"{page.address}gradio_api/file={run_folder() / 'record.json'}").status_code == 404
+        assert httpx.get(f"{page.address}gradio_api/info").status_code == 404
+    assert not page.folder.exists()
+    outside = [address for address in called if isinstance(address, tuple) and not is_local(address[0])]
+    assert called
+    assert not outside
+
+
+@GRADIO
+def test_the_command_says_where_the_page_is_and_warns_of_open_doors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("meq.cli.app"), "_wait", lambda stop: None)
+    command = typer.Typer()
+    command.command()(app_command)
+    result = CliRunner().invoke(command, [str(run_folder()), "--host", "0.0.0.0"])
+    assert result.exit_code == 0, result.output
+    assert "Equilibrium Explorer: http://" in result.output
+    assert "there is no password" in result.output
+
+
+def test_a_folder_without_a_run_is_an_error_in_a_sentence(tmp_path: Path) -> None:
+    command = typer.Typer()
+    command.command()(app_command)
+    result = CliRunner().invoke(command, [str(tmp_path)])
+    assert result.exit_code == 1
+    assert "is not the folder of a trained run" in result.output
