@@ -65,11 +65,11 @@ def browser(shared_browser: object) -> Iterator[object]:
 
     `browser.get_log("browser")` is the console, `browser.get_log("performance")` the requests.
     """
+    shared_browser.get("about:blank")  # away from the browser's own first page, which asks for a lot
     for kind in ("browser", "performance"):
         shared_browser.get_log(kind)
     yield shared_browser
-    for command in ("Emulation.clearDeviceMetricsOverride",):
-        shared_browser.execute_cdp_cmd(command, {})
+    shared_browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
     shared_browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
     shared_browser.get("about:blank")
 

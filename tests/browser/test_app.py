@@ -124,7 +124,8 @@ class Person:
         return self.text("#meq-message .meq-refusal")
 
     def complaints(self) -> list[str]:
-        return [each["message"] for each in self.browser.get_log("browser") if each["level"] in ("SEVERE", "WARNING")]
+        """Errors on the console."""
+        return [each["message"] for each in self.browser.get_log("browser") if each["level"] == "SEVERE"]
 
     def hosts(self) -> set[str]:
         """Whom the page has asked for anything."""

@@ -37,10 +37,14 @@ def pages() -> dict[str, Path]:
 
 
 def requests(browser: Any) -> list[str]:
-    """What the page asked for, itself apart."""
+    """What was asked for; the browser's own pages do not count."""
     events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
     sent = [each["params"]["request"]["url"] for each in events if each["method"] == "Network.requestWillBeSent"]
-    return [url for url in sent if not url.startswith(("data:", "about:"))]
+    return [url for url in sent if not url.startswith(("data:", "about:", "chrome:"))]
+
+
+def width(browser: Any, selector: str) -> float:
+    return browser.execute_script(f"return document.querySelector('{selector}').getBoundingClientRect().width")
 
 
 @pytest.mark.parametrize("which", ["study", "run"])
@@ -65,7 +69,8 @@ def test_on_a_phone_wide_things_scroll_in_their_box_and_the_page_does_not(
     browser.get(pages[which].as_uri())
     widths = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
     assert widths == [390, 390]
-    assert browser.execute_script("return document.querySelector('.scroll img').getBoundingClientRect().width") > 600
+    assert width(browser, ".photograph .scroll img") > 600  # its words can be read
+    assert width(browser, ".small img") < 390
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

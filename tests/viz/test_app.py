@@ -300,6 +300,18 @@ def test_the_command_says_where_the_page_is_and_warns_of_open_doors(monkeypatch:
     assert "there is no password" in result.output
 
 
+@GRADIO
+def test_a_port_that_is_taken_is_an_error_in_a_sentence_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"port {port} cannot be used at 127.0.0.1"), served(trained_run(), port=port):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_without_a_run_is_an_error_in_a_sentence(tmp_path: Path) -> None:
     command = typer.Typer()
     command.command()(app_command)

@@ -11,13 +11,14 @@ import pytest
 import torch
 from reports import FEW, LABELS, SCRIPT, hostile_run, run_page, study_page, tiny_study
 
-from meq.experiments import Predictions, StudyError, verify
+from meq.experiments import Predictions, StudyError, read_record, verify
 from meq.experiments.judged import RIGHT, UNSURE, WRONG, confusion_table, judge, notable
 from meq.experiments.reported import best_run, look_for_report
 from meq.experiments.showcase import prepare_showcase
 from meq.experiments.showcase_file import read_showcase, write_showcase
 from meq.experiments.study import read_study
 from meq.experiments.tables import records_of
+from meq.training.record import RunError, write_record
 from meq.viz.report import default_place, write_report
 from meq.viz.report.markup import Html, tag
 
@@ -142,6 +143,27 @@ def test_without_its_data_the_report_comes_out_and_says_what_is_missing(tmp_path
     (run / "model" / "model.safetensors").unlink()
     assert look_for_report(run, scratch=tmp_path)[0] is None
     assert "not there" in Reader(write_report(run).read_text(encoding="utf-8")).text
+
+
+def test_a_model_that_does_not_iterate_is_shown_with_examples_and_without_an_equilibrium(tmp_path: Path) -> None:
+    run = tiny_study() / "runs" / "concat" / "seed-0"
+    looks, missing = look_for_report(run, scratch=tmp_path, showing=FEW)
+    assert looks == tmp_path  # the run lies in a sealed study
+    assert missing == ()
+    page = Reader(write_report(run, tmp_path / "page.html", looks=looks).read_text(encoding="utf-8"))
+    assert "a single pass that joins the pooled modalities" in page.text
+    assert "The image of example" in str(page.tags)
+    assert "Diagnosis" not in page.text
+
+
+def test_a_run_that_failed_is_reported_as_failed(tmp_path: Path) -> None:
+    run = Path(shutil.copytree(hostile_run(), tmp_path / "run", ignore=shutil.ignore_patterns("analysis", "model")))
+    error = RunError(kind="TrainingError", message="the loss <is> not finite", batch_ids=())
+    nothing = {"metrics": {}, "predictions": {}, "checkpoint": None, "curves": ()}
+    write_record(run, replace(read_record(run), status="failed", error=error, **nothing))
+    said = Reader(write_report(run).read_text(encoding="utf-8")).text
+    assert "It failed: TrainingError: the loss <is> not finite" in said
+    assert "There are no scores" in said
 
 
 def test_changed_answers_and_stale_looks_are_noticed(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def app_command(
 ) -> None:
     """A web page on which one watches a picture and a caption come to an agreement, step by step.
 
-    For models of one picture and one text that iterate. Needs Gradio: pip install 'meq[app]'. Nothing that is asked
-    on the page is kept, and nothing of it leaves this machine.
+    For models of one picture and one text that iterate. It needs Gradio, which comes with the extra "app". Nothing that
+    is asked on the page is kept, and nothing of it leaves this machine.
     """
     with errors_in_words(debug):
         from meq.viz.app.server import is_local, served  # on use: pictures and pages are optional

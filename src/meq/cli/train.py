@@ -37,7 +37,7 @@ from meq.experiments.train_on import CONFIG
 from meq.training.config import TrainConfig
 from meq.training.folders import RUNS, is_open, latest_folder, new_folder
 from meq.training.plain import dumps
-from meq.training.recipes import ARMS, SHAPE, prepare, train_arm
+from meq.training.recipes import ARMS, SHAPE, fitted_to, prepare, train_arm
 from meq.training.record import RunRecord
 
 
@@ -66,7 +66,9 @@ def train(
     steps: Annotated[int, typer.Option(help="Read depth K of models that iterate.")] = SHAPE["steps"],
     dropout: Annotated[float, typer.Option(help="Dropout inside the iterated map.")] = SHAPE["dropout"],
     epochs: Annotated[int, typer.Option(help="Passes over the train split.")] = CONFIG.epochs,
-    batch_size: Annotated[int, typer.Option(help="Samples per process and micro-batch.")] = CONFIG.batch_size,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Samples per process and micro-batch; 64, or fewer where there are not so many.")
+    ] = None,
     accumulate: Annotated[int, typer.Option(help="Micro-batches per update.")] = 1,
     learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = CONFIG.learning_rate,
     lambda_j: Annotated[float, typer.Option(help="Weight of the Jacobian range penalty.")] = 0.5,
@@ -93,7 +95,7 @@ def train(
     with errors_in_words(debug, hint=f"go on with: {resume_command(data, place)}"):
         config = TrainConfig(
             epochs=epochs,
-            batch_size=batch_size,
+            batch_size=batch_size or CONFIG.batch_size,
             accumulate=accumulate,
             learning_rate=learning_rate,
             precision=precision,
@@ -122,7 +124,7 @@ def train(
             prepared,
             arm,
             place,
-            config,
+            config if batch_size else fitted_to(config, prepared),
             shape,
             lambda_j=lambda_j,
             lambda_f=lambda_f,

@@ -95,7 +95,7 @@ class Prepared:
 def prepare_data(config: DataConfig, places: Places | None = None) -> Prepared:
     """The data set as features. Those of pictures and texts are kept in the store, if there is one."""
     places = places or Places()
-    data = _limited(_opened(config, places), config.limit)
+    data = open_raw(config, places)
     raw, encoders, source = None, {}, None
     if any(modality.width is None for modality in data.modalities.values()):
         raw, source, encoders = data, data.fingerprint(), choose_encoders(data, config.encoders)
@@ -159,21 +159,23 @@ def set_iteration(model: FusionModel, arm: ArmConfig) -> None:
         setattr(model, what, known[name]())
 
 
+def open_raw(config: DataConfig, places: Places) -> DataSet:
+    """A study's data before it is encoded."""
+    data = _opened(config, places)
+    if config.limit is None:
+        return data
+    return replace(data, splits={name: split[: config.limit] for name, split in data.splits.items()})
+
+
 def _opened(config: DataConfig, places: Places) -> DataSet:
     if config.name != TABLE:
         return open_data(config.name, places.data, **config.options)
     if places.data is None:
-        raise StudyError("the study runs on a table: say which file")
+        raise StudyError("the study runs on a table of which it does not know the place: say which file")
     columns = {each.name for each in dataclasses.fields(DataRequest)}
     named = {name: value for name, value in config.options.items() if name in columns}
     rest = {name: value for name, value in config.options.items() if name not in columns}
     return DataRequest(data=str(places.data), root=places.files, options=rest, **named).open()
-
-
-def _limited(data: DataSet, limit: int | None) -> DataSet:
-    if limit is None:
-        return data
-    return replace(data, splits={name: split[:limit] for name, split in data.splits.items()})
 
 
 def _check_options(study: Study, arm: ArmConfig) -> None:

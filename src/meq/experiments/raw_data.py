@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import replace
 from pathlib import Path
 
 from meq.data.contract import DataSet
 from meq.data.findings import DataError, Findings
-from meq.data.registry import open_data
-from meq.data.request import DataRequest
 from meq.data.table_files import is_table
+from meq.experiments.build import Places, open_raw
 from meq.experiments.load import TrainedRun
-from meq.experiments.settings import TABLE
-from meq.experiments.study import STUDY, ArmConfig, DataConfig, StudyError, read_study
+from meq.experiments.study import STUDY, ArmConfig, StudyError, read_study
 
 
 def raw_data(run: TrainedRun, *, root: Path | None = None) -> DataSet:
@@ -26,7 +23,7 @@ def raw_data(run: TrainedRun, *, root: Path | None = None) -> DataSet:
                 f"{run.folder.parent} does not say what it was trained on: it has no request.json, and is no run of a "
                 "study. Train with `meq train`, `train_on` or a study, which write that down"
             )
-        return _of_study(read_study(folder).data, root)
+        return open_raw(read_study(folder).data, Places(data=root))
     asked = request.data_request()
     if is_table(asked.data) and not Path(asked.data).is_file():
         raise DataError(f"{asked.data}, which the run was trained on, is not here")
@@ -53,20 +50,3 @@ def arm_of(run: TrainedRun) -> ArmConfig | None:
         return None
     study, name = read_study(folder), run.folder.parents[1].name
     return study.arm(name) if name in {arm.name for arm in study.arms} else None
-
-
-def _of_study(config: DataConfig, root: Path | None) -> DataSet:
-    if config.name != TABLE:
-        return _limited(open_data(config.name, root, **config.options), config.limit)
-    if root is None:
-        raise StudyError("the study runs on a table of which it does not know the place: say which file with --root")
-    columns = {each.name for each in dataclasses.fields(DataRequest)}
-    named = {name: value for name, value in config.options.items() if name in columns}
-    rest = {name: value for name, value in config.options.items() if name not in columns}
-    return _limited(DataRequest(data=str(root), options=rest, **named).open(), config.limit)
-
-
-def _limited(data: DataSet, limit: int | None) -> DataSet:
-    if limit is None:
-        return data
-    return replace(data, splits={name: split[:limit] for name, split in data.splits.items()})

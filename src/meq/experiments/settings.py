@@ -9,7 +9,7 @@ from typing import Any
 from meq.core.options import nearest
 from meq.data.request import DataRequest
 from meq.data.table_files import is_table
-from meq.encoders.choice import OFFLINE
+from meq.encoders.choice import OFFLINE, offline_is_installed
 from meq.experiments.study import DataConfig, StudyError
 from meq.training.config import TrainConfig
 

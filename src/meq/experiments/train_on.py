@@ -10,7 +10,7 @@ from meq.core.options import checked_options
 from meq.data.request import DataRequest
 from meq.experiments.load import TrainedRun, load_run
 from meq.training.config import TrainConfig
-from meq.training.recipes import SHAPE, prepare, train_arm
+from meq.training.recipes import SHAPE, fitted_to, prepare, train_arm
 
 CONFIG = TrainConfig(epochs=15, batch_size=64, learning_rate=1e-3)
 """How small models are trained unless told otherwise."""
@@ -24,7 +24,7 @@ def train_on(
     encoders: Mapping[str, str | None] | None = None,
     arm: str = "meq",
     shape: Mapping[str, Any] | None = None,
-    config: TrainConfig = CONFIG,
+    config: TrainConfig | None = None,
     resume: bool = False,
 ) -> TrainedRun:
     """Read, encode and train; the run, ready to answer, and kept in its folder.
@@ -33,5 +33,6 @@ def train_on(
     the model: dim, heads, steps, dropout. After an interruption the same call with `resume=True` goes on.
     """
     data, provenance = prepare(request, encoders or {})
-    train_arm(data, arm, Path(folder), config, {**SHAPE, **(shape or {})}, resume=resume, provenance=provenance)
+    chosen = config or fitted_to(CONFIG, data)
+    train_arm(data, arm, Path(folder), chosen, {**SHAPE, **(shape or {})}, resume=resume, provenance=provenance)
     return load_run(folder)

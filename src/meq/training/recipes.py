@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,13 @@ def make_model(arm: str, data: DataSet, shape: Mapping[str, Any]) -> FusionModel
     known = inspect.signature(build).parameters
     options = {name: value for name, value in shape.items() if name in known}
     return build(dict(data.widths), len(data.labels), head=data.head, **fixed, **options)
+
+
+def fitted_to(config: TrainConfig, data: DataSet) -> TrainConfig:
+    """The recipe with a batch no larger than the train split allows: a small table is no reason to fail."""
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    most = len(data.splits["train"]) // (processes * config.accumulate)
+    return replace(config, batch_size=max(1, min(config.batch_size, most)))
 
 
 def train_arm(

@@ -45,12 +45,23 @@ def served(run: TrainedRun, *, host: str = HOST, port: int | None = None) -> Ite
         with environment({**SILENT, "GRADIO_TEMP_DIR": str(folder)}):
             page, launch = _built(run, folder)
             try:
-                _, address, _ = page.launch(server_name=host, server_port=port, **launch)
+                address = _launched(page, host, port, launch)
                 yield Served(address.rstrip("/") + "/", int(page.server_port), folder)
             finally:
                 page.close(verbose=False)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _launched(page: Any, host: str, port: int | None, options: Mapping[str, Any]) -> str:
+    try:
+        _, address, _ = page.launch(server_name=host, server_port=port, **options)
+    except OSError as error:
+        what = "no port is free" if port is None else f"port {port} cannot be used"
+        raise OSError(
+            f"{what} at {host}: something else listens there, or it is no address of this machine; choose another"
+        ) from error
+    return str(address)
 
 
 def is_local(host: str) -> bool:
