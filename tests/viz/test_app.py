@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import re
 import socket
 import struct
+import warnings
 import zlib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -33,13 +36,20 @@ from meq.viz.app.server import environment, is_local, served
 
 FRAME = re.compile(r'<div class="frame" data-k="(\d+)"')
 CHANCE = re.compile(r'<span class="chance" data-label="(\w+)">([\d.]+)</span>')
-GRADIO = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
-"""Gradio's own."""
 
 
 @pytest.fixture(scope="module")
 def explorer() -> Explorer:
     return Explorer(trained_run())
+
+
+@pytest.fixture
+def _swept() -> Iterator[None]:
+    """Gradio warns of its own making, and leaves event loops open: they are swept up before the next test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+        gc.collect()
 
 
 def as_bytes(picture: Image.Image, form: str = "PNG") -> bytes:
@@ -269,7 +279,7 @@ def test_the_environment_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch
     assert "MEQ_TEST_NEW" not in os.environ
 
 
-@GRADIO
+@pytest.mark.usefixtures("_swept")
 def test_a_served_page_talks_to_nobody_else_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     called, connect = [], socket.socket.connect
     monkeypatch.setattr(
@@ -289,7 +299,7 @@ def test_a_served_page_talks_to_nobody_else_and_leaves_nothing(monkeypatch: pyte
     assert not outside
 
 
-@GRADIO
+@pytest.mark.usefixtures("_swept")
 def test_the_command_says_where_the_page_is_and_warns_of_open_doors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(import_module("meq.cli.app"), "_wait", lambda stop: None)
     command = typer.Typer()
@@ -300,7 +310,7 @@ def test_the_command_says_where_the_page_is_and_warns_of_open_doors(monkeypatch:
     assert "there is no password" in result.output
 
 
-@GRADIO
+@pytest.mark.usefixtures("_swept")
 def test_a_port_that_is_taken_is_an_error_in_a_sentence_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

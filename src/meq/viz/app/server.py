@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -40,12 +42,15 @@ def served(run: TrainedRun, *, host: str = HOST, port: int | None = None) -> Ite
 
     Without a port, the first free one is taken. Other machines can reach the page only if `host` says so.
     """
+    if port is not None:
+        _check_port(host, port)
     folder = Path(tempfile.mkdtemp(prefix="meq-app-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # a server that is still starting may make it anew
     try:
         with environment({**SILENT, "GRADIO_TEMP_DIR": str(folder)}):
             page, launch = _built(run, folder)
             try:
-                address = _launched(page, host, port, launch)
+                _, address, _ = page.launch(server_name=host, server_port=port, **launch)
                 yield Served(address.rstrip("/") + "/", int(page.server_port), folder)
             finally:
                 page.close(verbose=False)
@@ -53,15 +58,18 @@ def served(run: TrainedRun, *, host: str = HOST, port: int | None = None) -> Ite
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _launched(page: Any, host: str, port: int | None, options: Mapping[str, Any]) -> str:
+def _check_port(host: str, port: int) -> None:
+    """Before anything is built: a port that is taken is known at once."""
     try:
-        _, address, _ = page.launch(server_name=host, server_port=port, **options)
+        family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
     except OSError as error:
-        what = "no port is free" if port is None else f"port {port} cannot be used"
         raise OSError(
-            f"{what} at {host}: something else listens there, or it is no address of this machine; choose another"
+            f"port {port} cannot be used at {host}: something else listens there, or it is no address of this machine; "
+            "choose another"
         ) from error
-    return str(address)
 
 
 def is_local(host: str) -> bool:
