@@ -14,8 +14,8 @@ from rich.console import Console
 
 from meq.data.request import DataRequest
 from meq.experiments import ArmConfig, DataConfig, Study, run_study, train_on
-from meq.experiments.reported import look_for_report
-from meq.experiments.showcase import Showing
+from meq.experiments.runs.reported import look_for_report
+from meq.experiments.runs.showcase import Showing
 from meq.training.config import TrainConfig
 from meq.viz.report import write_report
 

@@ -19,7 +19,7 @@ import pytest
 from explained_run import STEPS, explainer, run_folder, small_scenes
 from PIL import Image
 
-from meq.experiments.explanation import Explanation
+from meq.experiments.runs.explanation import Explanation
 from meq.viz.app.requests import MAX_BYTES
 
 COMMAND = "import typer; from meq.cli.app import app_command; typer.run(app_command)"

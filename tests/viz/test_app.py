@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 from meq.cli.app import app_command
 from meq.data import DataError
 from meq.data.content import MAX_PIXELS, PictureFile
-from meq.experiments.explain import Explainer
+from meq.experiments.runs.explain import Explainer
 from meq.viz.app.examples import example_pairs
 from meq.viz.app.explorer import Asked, Explorer
 from meq.viz.app.guard import is_needed

@@ -23,7 +23,7 @@ from meq.analysis.spectrum import Eigenvalues
 from meq.data import collate
 from meq.encoders import encode
 from meq.experiments.compare import CALLED, INCOMPLETE, NOT_CALLED, REFERENCE, ArmLine
-from meq.experiments.explanation import Contrast
+from meq.experiments.runs.explanation import Contrast
 from meq.viz.arms import arms_figure
 from meq.viz.colours import GREEN, ORANGE, PALETTE, VERMILION, heat_colour, ink_on, label_colours, shade
 from meq.viz.curves import Line, line_of, probability_along_k, residual_along_k, score_along_k

@@ -15,7 +15,7 @@ from PIL import Image
 from viz.figures import cut_off, words_of
 
 from meq.data.content import DrawnPicture
-from meq.experiments.explanation import Explanation, ModalityView
+from meq.experiments.runs.explanation import Explanation, ModalityView
 from meq.viz.animation import animate, animation_bytes, snapshot
 from meq.viz.colours import label_colours
 from meq.viz.grid import CELL, TALLEST, explanation_grid, shown_steps

@@ -12,10 +12,10 @@ import torch
 from reports import FEW, LABELS, SCRIPT, hostile_run, run_page, study_page, tiny_study
 
 from meq.experiments import Predictions, StudyError, read_record, verify
-from meq.experiments.judged import RIGHT, UNSURE, WRONG, confusion_table, judge, notable
-from meq.experiments.reported import best_run, look_for_report
-from meq.experiments.showcase import prepare_showcase
-from meq.experiments.showcase_file import read_showcase, write_showcase
+from meq.experiments.runs.judged import RIGHT, UNSURE, WRONG, confusion_table, judge, notable
+from meq.experiments.runs.reported import best_run, look_for_report
+from meq.experiments.runs.showcase import prepare_showcase
+from meq.experiments.runs.showcase_file import read_showcase, write_showcase
 from meq.experiments.study import read_study
 from meq.experiments.tables import records_of
 from meq.training.record import RunError, write_record

@@ -204,7 +204,9 @@ def _dense_pairs(dense: np.ndarray, count: int) -> list[_Pair]:
 
 def _by_modulus(values: np.ndarray) -> list[int]:
     """Largest first; of a pair the one above the real line first, so that the order does not hang on rounding."""
-    return sorted(range(len(values)), key=lambda place: (-round(float(abs(values[place])), 9), -float(values[place].imag)))
+    return sorted(
+        range(len(values)), key=lambda place: (-round(float(abs(values[place])), 9), -float(values[place].imag))
+    )
 
 
 def _arnoldi_pair(matrix: Matrix, tol: float) -> _Pair:

@@ -10,10 +10,10 @@ from rich.console import Console
 from meq.cli.asking import AsJson, Debug, OtherData, Part, Root, Run, SkipBad
 from meq.cli.bars import Bars
 from meq.cli.errors import errors_in_words
-from meq.experiments.analyze import Looking, analyze_run
-from meq.experiments.load import load_run
-from meq.experiments.run_analysis import FOLDER
-from meq.experiments.run_data import Reading
+from meq.experiments.runs.analysis import FOLDER
+from meq.experiments.runs.analyze import Looking, analyze_run
+from meq.experiments.runs.data import Reading
+from meq.experiments.runs.load import load_run
 from meq.training.plain import dumps
 
 

@@ -13,7 +13,7 @@ import typer
 
 from meq.cli.asking import Debug
 from meq.cli.errors import errors_in_words
-from meq.experiments.load import load_run
+from meq.experiments.runs.load import load_run
 
 EXPOSED = (
     "warning: whoever can reach port {port} of {host} can use the page and your processor; there is no password. "

@@ -9,10 +9,10 @@ import typer
 
 from meq.cli.asking import Debug
 from meq.cli.errors import errors_in_words
-from meq.experiments.cost_sweep import STEPS
-from meq.experiments.load import load_run
+from meq.experiments.cost.run import PASSES, cost_of_run, run_cost_table
+from meq.experiments.cost.sweep import STEPS
 from meq.experiments.render import as_text
-from meq.experiments.run_cost import PASSES, cost_of_run, run_cost_table
+from meq.experiments.runs.load import load_run
 from meq.training.plain import dumps
 
 

@@ -13,13 +13,13 @@ from meq.cli.asking import Debug
 from meq.cli.bars import Bars
 from meq.cli.errors import errors_in_words
 from meq.data.registry import open_data
-from meq.experiments.analyze import Looking, analyze_run
-from meq.experiments.load import load_run
 from meq.experiments.recipes import make_study
-from meq.experiments.report import tables_text
-from meq.experiments.run_data import Reading
 from meq.experiments.runner import run_study
+from meq.experiments.runs.analyze import Looking, analyze_run
+from meq.experiments.runs.data import Reading
+from meq.experiments.runs.load import load_run
 from meq.experiments.study import run_place
+from meq.experiments.texts import tables_text
 from meq.viz.listing import save_sheet
 
 SHOWN = ("test-accuracy", "answers-by-kind", "steps-meq")
@@ -58,7 +58,7 @@ def demo(
 
 
 def _report(folder: Path) -> Path:
-    from meq.experiments.reported import look_for_report  # slow to import, as the figures are
+    from meq.experiments.runs.reported import look_for_report  # slow to import, as the figures are
     from meq.viz.report import write_report
 
     console = Console(stderr=True)

@@ -24,9 +24,9 @@ from meq.cli.asking import (
 from meq.cli.bars import Bars
 from meq.cli.errors import errors_in_words
 from meq.cli.words import say
-from meq.experiments.evaluate import evaluate_run
-from meq.experiments.load import load_run
-from meq.experiments.run_data import Reading
+from meq.experiments.runs.data import Reading
+from meq.experiments.runs.evaluate import evaluate_run
+from meq.experiments.runs.load import load_run
 from meq.training.plain import dumps
 
 

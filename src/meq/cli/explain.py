@@ -11,10 +11,10 @@ import typer
 from meq.analysis.attribution import METHODS
 from meq.cli.asking import Debug, ImageEncoder, TextEncoder
 from meq.cli.errors import errors_in_words
-from meq.experiments.explain import DEFAULT_METHOD, Explainer
-from meq.experiments.explanation import Contrast, Explanation
-from meq.experiments.load import load_run
-from meq.experiments.run_encoders import encoders_of_run
+from meq.experiments.runs.encoders import encoders_of_run
+from meq.experiments.runs.explain import DEFAULT_METHOD, Explainer
+from meq.experiments.runs.explanation import Contrast, Explanation
+from meq.experiments.runs.load import load_run
 from meq.viz.needs import require_matplotlib
 
 OUT = Path("explanation")

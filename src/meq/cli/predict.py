@@ -23,9 +23,9 @@ from meq.cli.asking import (
 from meq.cli.bars import Bars
 from meq.cli.errors import errors_in_words
 from meq.cli.words import say, summary_lines
-from meq.experiments.answers import PROBABILITIES, check_place
-from meq.experiments.load import load_run
-from meq.experiments.predict import predict_table
+from meq.experiments.runs.answers import PROBABILITIES, check_place
+from meq.experiments.runs.load import load_run
+from meq.experiments.runs.predict import predict_table
 from meq.training.recipes import say_left_out
 
 

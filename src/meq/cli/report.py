@@ -30,7 +30,7 @@ def report(
 ) -> None:
     """Write one HTML file on a run or a study, to be read without meq: what was run, tables, figures, examples."""
     with errors_in_words(debug):
-        from meq.experiments.reported import look_for_report  # slow to import, as the figures are
+        from meq.experiments.runs.reported import look_for_report  # slow to import, as the figures are
         from meq.viz.report import write_report
 
         console = Console(stderr=True)

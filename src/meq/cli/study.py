@@ -24,13 +24,13 @@ from meq.cli.asking import (
 )
 from meq.cli.errors import errors_in_words
 from meq.experiments.build import places_of
-from meq.experiments.executors import NAMES, choose_executor
+from meq.experiments.executors.choice import NAMES, choose_executor
 from meq.experiments.recipes import STUDIES, describe, make_study
 from meq.experiments.render import as_text
-from meq.experiments.report import study_list, tables_text, verification_text
 from meq.experiments.runner import run_study
 from meq.experiments.status import status_table
 from meq.experiments.study import read_study
+from meq.experiments.texts import study_list, tables_text, verification_text
 from meq.experiments.untrained import UNTRAINED, run_untrained
 from meq.experiments.verify import verify as verify_folder
 

@@ -33,7 +33,7 @@ from meq.cli.asking import (
 from meq.cli.bars import Bars
 from meq.cli.errors import errors_in_words
 from meq.cli.words import next_commands, resume_command, say
-from meq.experiments.train_on import CONFIG
+from meq.experiments.runs.train_on import CONFIG
 from meq.training.config import TrainConfig
 from meq.training.folders import RUNS, is_open, latest_folder, new_folder
 from meq.training.plain import dumps

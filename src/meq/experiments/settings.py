@@ -134,9 +134,7 @@ def _table(request: DataRequest, quick: bool) -> Setting:
     places = {"label": request.label, "split": request.split, "group": request.group}
     options = {**{name: list(names) for name, names in columns.items() if names}, **places, **request.options}
     read_by = {"image": request.images, "text": request.texts}
-    encoders = {
-        name: OFFLINE[kind] for kind, names in read_by.items() for name in names if offline_is_installed(kind)
-    }
+    encoders = {name: OFFLINE[kind] for kind, names in read_by.items() for name in names if offline_is_installed(kind)}
     vectors_only = not (request.images or request.texts or request.audios)
     data = DataConfig(
         name=TABLE,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from meq.core.options import nearest
-from meq.experiments.cost_study import cost_tables, run_cost
+from meq.experiments.cost.study import cost_tables, run_cost
 from meq.experiments.descriptions import datasets_table, encoders_table, hyperparameters_table
 from meq.experiments.render import FORMATS, Table, as_text
 from meq.experiments.study import StudyError

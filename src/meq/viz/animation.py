@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from meq.core.options import checked_options, nearest
-from meq.experiments.explanation import Explanation
+from meq.experiments.runs.explanation import Explanation
 from meq.viz.colours import FAINT, INK, PALETTE, RULE, label_colours
 from meq.viz.panels import (
     POINTS,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from meq.analysis.trajectory import Trajectory
 from meq.core.options import checked_options, nearest
-from meq.experiments.explanation import Contrast, Explanation
+from meq.experiments.runs.explanation import Contrast, Explanation
 from meq.viz.colours import FAINT, LOST, PALETTE, label_colours
 from meq.viz.style import mark_read, new_figure, plain, styled, whole_decades, whole_steps
 

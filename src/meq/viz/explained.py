@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from meq.core.options import nearest
-from meq.experiments.explanation import Contrast, Explanation
+from meq.experiments.runs.explanation import Contrast, Explanation
 from meq.viz.animation import FORMS, animate
 from meq.viz.curves import probability_along_k
 from meq.viz.grid import explanation_grid

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from meq.core.options import checked_options
-from meq.experiments.explanation import Explanation, ModalityView
+from meq.experiments.runs.explanation import Explanation, ModalityView
 from meq.viz.colours import FAINT, INK, label_colours
 from meq.viz.panels import (
     HEAT_MAP,

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from meq.experiments.explanation import ModalityView
+from meq.experiments.runs.explanation import ModalityView
 from meq.viz.colours import heat_colour
 
 SMALLEST, COVER, FADED = 24, 0.6, 0.6

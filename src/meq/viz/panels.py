@@ -10,7 +10,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from meq.analysis.maps import WORD
-from meq.experiments.explanation import Explanation, ModalityView
+from meq.experiments.runs.explanation import Explanation, ModalityView
 from meq.viz.colours import FAINT, HEAT, LOST, RULE, label_colours
 from meq.viz.overlay import fitted, heat_picture
 from meq.viz.style import plain

@@ -10,7 +10,7 @@ from typing import Any
 from meq.data.content import Picture
 from meq.data.contract import DataSet, Example
 from meq.data.registry import DATA_SETS, open_data
-from meq.experiments.load import TrainedRun
+from meq.experiments.runs.load import TrainedRun
 
 COUNT = 6
 LOOKED_AT = 300

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from meq.data.content import DrawnPicture, Picture
-from meq.experiments.explain import Explainer
-from meq.experiments.explanation import Explanation
-from meq.experiments.load import TrainedRun
+from meq.experiments.runs.explain import Explainer
+from meq.experiments.runs.explanation import Explanation
+from meq.experiments.runs.load import TrainedRun
 from meq.viz.app.examples import ExamplePair, example_pairs
 from meq.viz.app.measures import influence_panel, spectrum_panel
 from meq.viz.app.panels import look_panel

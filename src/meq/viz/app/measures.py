@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from meq.analysis.diagnosis import Diagnosis, diagnose
 from meq.analysis.spectrum import Eigenvalues, leading_eigenvalues
 from meq.data.content import Picture
-from meq.experiments.explain import Explainer
+from meq.experiments.runs.explain import Explainer
 from meq.viz.heatmap import influence_map
 from meq.viz.spectrum_plane import eigenvalue_plane
 from meq.viz.style import as_svg
@@ -70,7 +70,7 @@ def _radius_line(what: str, radius: float) -> str:
 
 def _output(explainer: Explainer, picture: Picture, caption: str) -> Any:
     """The model's own output for the pair, in eval mode as the run was loaded."""
-    batch = explainer._batch([explainer._open(explainer.pair(picture, caption))])
+    batch = explainer.batch([explainer.pair(picture, caption)])
     with torch.no_grad():
         return explainer.run.model(batch.features, batch.masks)
 

@@ -11,7 +11,7 @@ from html import escape
 from PIL import Image
 
 from meq.analysis.tables import number
-from meq.experiments.explanation import Explanation, ModalityView
+from meq.experiments.runs.explanation import Explanation, ModalityView
 from meq.viz.app.charts import Curve, log_chart, share_chart, value_chart
 from meq.viz.colours import FAINT, LOST, PALETTE, ink_on, label_colours, shade
 from meq.viz.overlay import heat_picture

@@ -13,8 +13,8 @@ from PIL import Image, UnidentifiedImageError
 
 from meq.data.content import MAX_PIXELS, Picture, PictureFile
 from meq.data.findings import DataError
-from meq.experiments.explain import Explainer
-from meq.experiments.explanation import Explanation
+from meq.experiments.runs.explain import Explainer
+from meq.experiments.runs.explanation import Explanation
 
 MAX_BYTES = 10 * 2**20
 MAX_CHARACTERS = 4000
@@ -115,13 +115,13 @@ def check_showable(explainer: Explainer) -> None:
     if head == "choices":
         raise ValueError(
             "the explorer shows models of one picture and one text, and this one chooses among several texts: "
-            "use meq.experiments.explain for it"
+            "use meq.experiments.runs.explain for it"
         )
     if sorted(kinds.values()) != ["image", "text"]:
         has = ", ".join(f"{name!r} ({kind})" for name, kind in kinds.items())
         raise ValueError(
             f"the explorer shows models of one picture and one text, and this one was trained on {has}: "
-            "use meq.experiments.explain for it"
+            "use meq.experiments.runs.explain for it"
         )
 
 

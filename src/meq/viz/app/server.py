@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from meq.experiments.load import TrainedRun
+from meq.experiments.runs.load import TrainedRun
 from meq.viz.app.guard import Guard
 
 HOST = "127.0.0.1"

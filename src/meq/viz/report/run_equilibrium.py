@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from meq.analysis.tables import number, spread
-from meq.experiments.run_analysis import DiagnosisFile, Numbers, TrajectoryFile
-from meq.experiments.showcase_file import EigenvaluesFile
+from meq.experiments.runs.analysis import DiagnosisFile, Numbers, TrajectoryFile
+from meq.experiments.runs.showcase_file import EigenvaluesFile
 from meq.viz.curves import Line, residual_along_k, score_along_k
 from meq.viz.heatmap import influence_map
 from meq.viz.report.markup import Html, Part, grid, join, note, paragraph, tag, warning

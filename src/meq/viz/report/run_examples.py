@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from meq.experiments.explanation import Explanation
-from meq.experiments.judged import FARTHEST, NEAREST, REASONS
-from meq.experiments.showcase_file import ExampleFile, ShowcaseFile, opened_picture
+from meq.experiments.runs.explanation import Explanation
+from meq.experiments.runs.judged import FARTHEST, NEAREST, REASONS
+from meq.experiments.runs.showcase_file import ExampleFile, ShowcaseFile, opened_picture
 from meq.viz.grid import explanation_grid
 from meq.viz.report.markup import Html, Part, join, note, paragraph, tag
 from meq.viz.report.pictures import photograph, thumbnail

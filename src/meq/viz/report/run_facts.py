@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meq.experiments import RunRecord
-from meq.experiments.run_files import RunFiles
+from meq.experiments.runs.files import RunFiles
 from meq.viz.report.markup import Html, Part, code, facts, join, paragraph, tag
 
 MODELS = {

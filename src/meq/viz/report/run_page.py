@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from meq.experiments.run_files import RunFiles
-from meq.experiments.showcase_file import ShowcaseFile, read_showcase
+from meq.experiments.runs.files import RunFiles
+from meq.experiments.runs.showcase_file import ShowcaseFile, read_showcase
 from meq.viz.report.markup import Html, Part, bullets, join, note, paragraph, tag, warning
 from meq.viz.report.page import Section
 from meq.viz.report.run_equilibrium import along_k, diagnosis, influence, spectrum

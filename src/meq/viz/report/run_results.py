@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from meq.experiments import RunRecord
-from meq.experiments.judged import confusion_table, judge
 from meq.experiments.render import Column, Table
-from meq.experiments.run_files import RunFiles
+from meq.experiments.runs.files import RunFiles
+from meq.experiments.runs.judged import confusion_table, judge
 from meq.viz.report.markup import Html, Part, bullets, grid, join, note, paragraph, table, tag, warning
 from meq.viz.report.pictures import drawing
 from meq.viz.training import training_curves

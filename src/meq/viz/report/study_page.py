@@ -11,8 +11,8 @@ from meq.experiments.compare import CALLED, NOT_CALLED, ArmLine, Records, compar
 from meq.experiments.manifest import MANIFEST, read_manifest
 from meq.experiments.measures import measured_of
 from meq.experiments.measures.contract import Values
-from meq.experiments.reported import best_run
-from meq.experiments.run_files import open_run_files
+from meq.experiments.runs.files import open_run_files
+from meq.experiments.runs.reported import best_run
 from meq.experiments.study import ArmConfig, Study, read_study, run_place
 from meq.experiments.tables import RUNS_TABLE, make_tables, records_of
 from meq.experiments.verify import Verification, verify

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from meq.core.options import checked_options
-from meq.experiments.run_files import open_run_files
+from meq.experiments.runs.files import open_run_files
 from meq.experiments.study import STUDY, StudyError
 from meq.viz.report.page import make_page
 from meq.viz.report.run_page import fitting_showcase, run_lead, run_sections, run_title
@@ -19,7 +19,7 @@ FOOTER = "Made by meq from the files of the folder {name}. This file holds every
 def write_report(folder: Path | str, out: Path | str | None = None, *, looks: Path | None = None) -> Path:
     """Write the report of a run's or a study's folder; where it was written.
 
-    It is made from what lies on disk: of what `meq.experiments.showcase.prepare_showcase` computes, that which is in
+    It is made from what lies on disk: of what `prepare_showcase` of `meq.experiments.runs` computes, that which is in
     the run's own folder, or below `looks` at the same place. Unless told otherwise the file stands beside the folder,
     whose own files are sealed.
     """

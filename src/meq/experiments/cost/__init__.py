@@ -1,0 +1,1 @@
+"""What the iteration costs: time, FLOPs and memory."""

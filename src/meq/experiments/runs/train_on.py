@@ -1,0 +1,38 @@
+"""From a table, or a data set by name, to a trained run: what `meq train` does, in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from meq.core.options import checked_options
+from meq.data.request import DataRequest
+from meq.experiments.runs.load import TrainedRun, load_run
+from meq.training.config import TrainConfig
+from meq.training.recipes import SHAPE, fitted_to, prepare, train_arm
+
+CONFIG = TrainConfig(epochs=15, batch_size=64, learning_rate=1e-3)
+"""How small models are trained unless told otherwise."""
+
+
+@checked_options
+def train_on(
+    request: DataRequest,
+    folder: Path | str,
+    *,
+    encoders: Mapping[str, str | None] | None = None,
+    arm: str = "meq",
+    shape: Mapping[str, Any] | None = None,
+    config: TrainConfig | None = None,
+    resume: bool = False,
+) -> TrainedRun:
+    """Read, encode and train; the run, ready to answer, and kept in its folder.
+
+    `encoders` maps kinds of content ("image", "text", "audio") to names or folders of encoders. `shape` are options of
+    the model: dim, heads, steps, dropout. After an interruption the same call with `resume=True` goes on.
+    """
+    data, provenance = prepare(request, encoders or {})
+    chosen = config or fitted_to(CONFIG, data)
+    train_arm(data, arm, Path(folder), chosen, {**SHAPE, **(shape or {})}, resume=resume, provenance=provenance)
+    return load_run(folder)
