@@ -1,6 +1,8 @@
 """The Markdown files tell the truth: their Python runs, their make targets exist, their links lead somewhere."""
 
+import csv
 import re
+import shlex
 import sys
 import textwrap
 import traceback
@@ -8,10 +10,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+import typer
 from PIL import Image
+from typer.testing import CliRunner
+
+from meq.cli import app
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -100,12 +107,13 @@ def broken_links(page: Path, root: Path) -> list[str]:
 
 
 def write_table(folder: Path) -> None:
-    """photos.csv, as the pages speak of it: pictures, captions and labels of the reader's own."""
+    """photos.csv and new.csv, as the pages speak of them: pictures and captions of the reader's own, with gaps."""
     rows = ["photo,caption,y"]
     for number in range(20):
         Image.new("RGB", (32, 24), ("red", "blue")[number % 2]).save(folder / f"{number}.png")
         rows.append(f"{number}.png,picture {number},{('warm', 'cold')[number % 2]}")
     (folder / "photos.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    (folder / "new.csv").write_text("photo,caption\n3.png,picture 3\n4.png,\n,picture 5\n", encoding="utf-8")
 
 
 @pytest.fixture
@@ -150,6 +158,56 @@ def test_every_make_target_that_continuous_integration_calls_exists():
 
 def test_every_relative_link_leads_to_a_file(page):
     assert not broken_links(page, ROOT)
+
+
+def meq_commands(page: Path) -> list[list[str]]:
+    """The words of every `meq` command that a page shows."""
+    lines = [re.sub(r"\s+#.*", "", command).strip() for command in shell_commands(page)]
+    found = [shlex.split(line.removeprefix("$ ")) for line in lines if re.match(r"(\$ )?meq [a-z]", line)]
+    return [words for words in found if words[-1] != "..."]
+
+
+def unknown_words(words: list[str]) -> list[str]:
+    """Commands and options of a `meq` command line that do not exist."""
+    command: Any = typer.main.get_command(app)
+    rest = words[1:]
+    while rest and hasattr(command, "commands"):
+        if rest[0] not in command.commands:
+            return [rest[0]]
+        command, rest = command.commands[rest[0]], rest[1:]
+    known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    return [word for word in rest if word.startswith("-") and word != "--" and word not in known | {"--help"}]
+
+
+def test_every_meq_command_that_a_page_shows_exists(page):
+    unknown = {shlex.join(words): wrong for words in meq_commands(page) if (wrong := unknown_words(words))}
+    assert not unknown
+
+
+def test_an_unknown_command_or_option_in_a_page_is_found():
+    assert unknown_words(["meq", "studdy"]) == ["studdy"]
+    assert unknown_words(["meq", "study", "run", "main", "--quik"]) == ["--quik"]
+    assert unknown_words(["meq", "study", "run", "main", "--quick"]) == []
+
+
+def test_the_readme_leads_from_a_table_to_answers_with_an_explanation(scratch):
+    """Its shell blocks, line by line, in a folder that holds nothing but the reader's table and pictures."""
+    commands = [
+        shlex.split(line)
+        for block in blocks_of(ROOT / "README.md")
+        if block.language == "bash"
+        for line in block.text.splitlines()
+    ]
+    assert [words[1] for words in commands] == ["train", "evaluate", "predict", "explain", "report"]
+    for words in commands:
+        done = CliRunner().invoke(app, words[1:])
+        assert done.exit_code == 0, f"{shlex.join(words)}\n{done.output}"
+    with open("answers.csv", newline="", encoding="utf-8") as file:
+        answers = list(csv.DictReader(file))
+    assert len(answers) == 3
+    assert {row["answer"] for row in answers} <= {"warm", "cold"}
+    assert Path("explanation/explanation.png").is_file()
+    assert "<html" in Path("runs/photos-report.html").read_text(encoding="utf-8")
 
 
 PAGE = """# A page

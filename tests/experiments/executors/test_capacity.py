@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from experiments.small import CONCAT, SMALL, TINY
 
-from meq.experiments import StudyError, capacity
+from meq.experiments import StudyError
 from meq.experiments.build import prepare_data
+from meq.experiments.executors import capacity
 from meq.experiments.executors.capacity import GB, PROCESS, memory_of_a_run, workers_for
 
 

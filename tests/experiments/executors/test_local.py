@@ -16,7 +16,7 @@ from plain import TESTS
 from rich.console import Console
 
 from meq.experiments import StudyError, read_record, records_of, run_study, verify
-from meq.experiments import scheduling as scheduling_module
+from meq.experiments.executors import scheduling as scheduling_module
 from meq.experiments.executors.choice import choose_executor
 from meq.experiments.executors.local import Local
 from meq.experiments.executors.scheduling import alone
