@@ -16,11 +16,22 @@ def run(*arguments: str | Path) -> tuple[int, str]:
 def test_studies_are_listed_with_what_they_ask() -> None:
     code, said = run("list")
     assert code == 0
-    assert "statements-tiny" in said
-    assert "2 arms x 3 seeds on statements" in said
-    code, said = run("list", "statements-tiny")
+    assert "What does each part contribute?" in said
+    assert "hyperparameters" in said
+    code, said = run("list", "ablation")
     assert code == 0
-    assert "Command: meq study run statements-tiny" in said
+    assert "Command: meq study run ablation" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [("datasets", "paper (published)"), ("encoders", "who reads what"), ("hyperparameters", "Hutchinson")],
+)
+def test_descriptive_tables_are_printed_and_written(name: str, word: str, tmp_path: Path) -> None:
+    code, said = run("run", name, "--out", tmp_path / "tables")
+    assert code == 0, said
+    assert word in said
+    assert {path.suffix for path in (tmp_path / "tables").iterdir()} == {".txt", ".md", ".tex", ".csv"}
 
 
 def test_status_table_and_verify_read_a_finished_study(finished: Path) -> None:
@@ -60,9 +71,10 @@ def test_verify_fails_with_1_and_names_the_file(copied: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["run", "statments", "--out", "x"], 1, "did you mean 'statements'?"),
+        (["run", "ablaton", "--out", "x"], 1, "did you mean 'ablation'?"),
         (["list", "tiny"], 1, "there is no study 'tiny'"),
-        (["run", "statements-tiny"], 2, "Missing option"),
+        (["run", "hops", "snli-ve"], 1, "makes no sense on 'snli-ve'"),
+        (["run", "main", "--on", "rya"], 1, "did you mean 'ray'?"),
         (["verify", "nowhere"], 1, "is not the folder of a study: it does not exist. Expected study.json"),
         (["status", "nowhere"], 1, "is not the folder of a study"),
         (["table", "nowhere"], 1, "is not the folder of a study"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from meq.experiments.settings import Setting
 from meq.experiments.study import ArmConfig, Matched
+from meq.training.recipes import ARMS
 
 EQUILIBRIUM = "meq"
 WHOLE_MODEL = Matched(to=EQUILIBRIUM)
@@ -37,14 +39,14 @@ def baseline(
     setting: Setting, model: str, name: str | None = None, *, match: Matched | None = WHOLE_MODEL
 ) -> ArmConfig:
     """A baseline, as large as the equilibrium unless told otherwise."""
-    known = (
-        {"dim", "heads", "head_width"} if model not in ITERATED else {"dim", "heads", "head_width", "steps", "damping"}
-    )
-    options = {key: value for key, value in setting.shape.items() if key in known}
+    takes = inspect.signature(ARMS[model][0]).parameters
+    options = {key: setting.shape[key] for key in SHARED if key in setting.shape and key in takes}
     penalties = setting.penalties if model in ITERATED else {}
     return ArmConfig(name=name or model, model=model, options=options, penalties=penalties, match=match)
 
 
+SHARED = ("dim", "heads", "head_width", "steps", "damping")
+"""What a baseline has from the setting; its inner width is matched."""
 ITERATED = ("single-state", "feature-sum")
 
 
