@@ -9,6 +9,7 @@ from meq.core.options import nearest
 from meq.experiments.measures import measured_of
 from meq.experiments.recipes import STUDIES
 from meq.experiments.render import FORMATS, Column, Table, as_text
+from meq.experiments.settings import FULL, TABLE
 from meq.experiments.study import Study, StudyError
 from meq.experiments.tables import make_tables, records_of
 from meq.experiments.untrained import UNTRAINED
@@ -16,7 +17,7 @@ from meq.experiments.verify import Verification
 
 
 def study_list() -> str:
-    trained = [(name, recipe.text.splitlines()[0], ", ".join(recipe.on)) for name, recipe in STUDIES.items()]
+    trained = [(name, recipe.text.splitlines()[0], _where(recipe.on)) for name, recipe in STUDIES.items()]
     rows = (*trained, *((name, text, "nothing is trained") for name, text in UNTRAINED.items()))
     columns = (Column(key="study", title="study"), Column(key="asks", title="asks"), Column(key="on", title="on"))
     return as_text(Table(title="Studies; more about one: meq study list NAME", columns=columns, rows=rows))
@@ -45,3 +46,11 @@ def verification_text(folder: Path, found: Verification) -> str:
     checked = f"{found.hashes} files rehashed, {found.metrics} metrics recomputed, {found.tables} tables rebuilt"
     verdict = f"{folder} verifies" if found.ok else f"{folder} does NOT verify: {len(found.faults)} faults"
     return "\n".join([*lines, f"{verdict}; {checked}"]) + "\n"
+
+
+def _where(on: Sequence[str]) -> str:
+    """Its data sets, or those it does not run on where they are fewer."""
+    others = [name for name in (*FULL, TABLE) if name not in on]
+    if len(on) <= len(others):
+        return ", ".join(on)
+    return "any set" + (f" but {', '.join(others)}" if others else "")
