@@ -3,6 +3,7 @@
 PYTHON ?= $(shell python3.11 -c '' >/dev/null 2>&1 && echo python3.11 || echo python3)
 HARNESS ?= ../shared/bench/coupled_block.py
 ARGS ?=
+WORKERS ?= logical
 
 RUN = .venv/bin/python
 BENCH_RUN = .venv-bench/bin/python
@@ -17,8 +18,8 @@ help: ## Show the targets
 demo: .venv/installed ## Run the demonstration
 	$(RUN) -m meq demo
 
-test: .venv/installed ## Run the tests; ARGS="-k rotation -x" goes to pytest
-	$(RUN) -m pytest $(ARGS)
+test: .venv/installed ## Run the tests, on all cores; ARGS="-k rotation -x" goes to pytest, WORKERS=0 for one process
+	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 check: lint types test ## Everything a change has to pass
 

@@ -47,7 +47,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     if summary["mean_confidence"] is not None:
         lines.append(f"mean confidence: {summary['mean_confidence']:.3f}")
     if summary["mean_steps"] is not None:
-        reasons = ", ".join(f"{name} {count:,}" for name, count in summary["stopped"].items())
+        reasons = ", ".join(f"{count:,} stopped by {name}" for name, count in summary["stopped"].items())
         lines.append(f"mean steps: {summary['mean_steps']:.1f} ({reasons})")
     for name, count in summary["missing"].items():
         lines.append(f"{name} is missing in {count:,} rows")
