@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+
 import jaxtyping
 import pytest
 import torch
@@ -10,6 +13,9 @@ from jaxtyping import install_import_hook
 with install_import_hook("meq", "shape_check.check"):
     import meq  # noqa: F401
 
+if threading.current_thread() is threading.main_thread():
+    # a shell that starts the tests in the background has Ctrl-C ignored in all that they start, and some tests send it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(1)  # the problems are tiny, and threads that wait for each other cost more than they give
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import statistics
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -22,6 +23,7 @@ def page() -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look a class up by the name of its module
     spec.loader.exec_module(module)
     return module
 
