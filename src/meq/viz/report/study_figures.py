@@ -18,8 +18,9 @@ from meq.experiments.study import Study
 from meq.viz.arms import arms_figure
 from meq.viz.colours import INK, PALETTE, VERMILION
 from meq.viz.curves import Line, residual_along_k, score_along_k
+from meq.viz.grounding import grounding_grid
 from meq.viz.report.markup import Html
-from meq.viz.report.pictures import drawing
+from meq.viz.report.pictures import drawing, photograph
 from meq.viz.style import new_figure, plain, styled
 
 ACROSS = 3
@@ -55,6 +56,22 @@ def scores_along_k(study: Study, values: Values, *, chance: float | None) -> lis
         if kinds:
             made.append(_score_figure(study, values, {kind: (arm, kind) for kind in kinds}, f"{arm}, by kind", chance))
     return made
+
+
+def looks_along_k(study: Study, values: Values) -> list[Html]:
+    """The maps that were kept of the first seed there is, one grid for each method."""
+    arm, seed = next(run for run in study.runs() if run in values)
+    found = values[arm, seed]
+    methods = [name for name in found["grounding"] if any(name in each["maps"] for each in found["examples"])]
+    return [
+        photograph(
+            grounding_grid(found, method=method),
+            alt=f"Maps of {method} over the places of the tokens, a column per step.",
+            caption=f"{arm}, seed {seed}, {method} of the entailment score. Dotted: what the statement speaks of. "
+            "Border and words below: the answer at that step.",
+        )
+        for method in methods
+    ]
 
 
 def residuals(study: Study, values: Values, arm: str) -> Html | None:

@@ -20,7 +20,7 @@ from meq.viz.report.markup import Html, Part, bullets, facts, grid, join, note, 
 from meq.viz.report.page import Section, make_page
 from meq.viz.report.run_page import fitting_showcase, run_lead, run_sections
 from meq.viz.report.run_results import alarms
-from meq.viz.report.study_figures import arms, residuals, scores_along_k, training_of_arms
+from meq.viz.report.study_figures import arms, looks_along_k, residuals, scores_along_k, training_of_arms
 
 CALLED_MEANS = (
     "A difference between two arms is called when its absolute value exceeds twice the sample standard deviation of "
@@ -56,6 +56,7 @@ def study_page(folder: Path, looks: Path | None, *, footer: str) -> str:
     sections = [
         Section(anchor="comparison", title="The comparison", content=_comparison(files)),
         *_steps(files),
+        *_grounding(files),
         Section(anchor="tables", title="Tables", content=_tables(files)),
         Section(anchor="training", title="Training of the arms", content=_training(files)),
         Section(anchor="study", title="What was run", content=_what(files)),
@@ -130,6 +131,12 @@ def _steps(files: StudyFiles) -> list[Section]:
     figures.append(residuals(files.study, values, files.study.reference))
     content = tag("div", figures, of={"class": "pair"})
     return [Section(anchor="steps", title="The answer along the iteration", content=content)]
+
+
+def _grounding(files: StudyFiles) -> list[Section]:
+    values = files.measured.get("grounding", {})
+    figures: list[Part] = list(looks_along_k(files.study, values)) if values else []
+    return [Section(anchor="grounding", title="Where it looks", content=join(figures))] if figures else []
 
 
 def _tables(files: StudyFiles) -> Html:
