@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,13 @@ def test_a_wrong_table_format_or_paper_is_answered_in_words(finished: Path) -> N
     assert "did you mean 'dev-accuracy'?" in run("table", finished, "--only", "dev-acuracy")[1]
     assert "there is no format 'word'" in run("table", finished, "--format", "word")[1]
     assert "the paper has no figures for the study" in run("table", finished, "--paper")[1]
+
+
+def test_machines_get_json(finished: Path) -> None:
+    listed = json.loads(run("list", "--json")[1])
+    assert "ablation" in [row["study"] for row in listed["rows"]]
+    state = json.loads(run("status", finished, "--json")[1])
+    assert {row["status"] for row in state["rows"]} == {"finished"}
+    found = json.loads(run("verify", finished, "--json")[1])
+    assert found["faults"] == []
+    assert found["tables"] > 0

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from meq.cli.asking import (
+    AsJson,
     Audios,
     Debug,
     Group,
@@ -30,19 +31,22 @@ from meq.experiments.render import as_text
 from meq.experiments.runner import run_study
 from meq.experiments.status import status_table
 from meq.experiments.study import read_study
-from meq.experiments.texts import study_list, tables_text, verification_text
+from meq.experiments.texts import study_list, table_json, tables_text, verification_text
 from meq.experiments.untrained import UNTRAINED, run_untrained
 from meq.experiments.verify import verify as verify_folder
+from meq.training.plain import dumps
 
 study_app = typer.Typer(no_args_is_help=True, help="Studies: several arms, several seeds.")
 Folder = Annotated[Path, typer.Argument(help="The study's folder.")]
 
 
 @study_app.command("list")
-def list_studies(name: Annotated[str | None, typer.Argument(help="Tell all about one of them.")] = None) -> None:
+def list_studies(
+    name: Annotated[str | None, typer.Argument(help="Tell all about one of them.")] = None, as_json: AsJson = False
+) -> None:
     """The studies that can be run by name."""
     with errors_in_words(False):
-        print(study_list() if name is None else f"{name}\n\n{describe(name)}\n", end="")
+        print(study_list(as_json=as_json) if name is None else f"{name}\n\n{describe(name)}\n", end="")
 
 
 @study_app.command()
@@ -108,10 +112,11 @@ def _same_command(name: str, out: Path | None) -> str:
 
 
 @study_app.command()
-def status(folder: Folder, debug: Debug = False) -> None:
+def status(folder: Folder, as_json: AsJson = False, debug: Debug = False) -> None:
     """How far a study has come."""
     with errors_in_words(debug):
-        print(as_text(status_table(folder, read_study(folder))), end="")
+        table = status_table(folder, read_study(folder))
+        print(table_json(table) if as_json else as_text(table), end="")
 
 
 @study_app.command()
@@ -131,10 +136,11 @@ def table(
 def verify(
     folder: Folder,
     require_checkpoints: Annotated[bool, typer.Option(help="A checkpoint that is not there is a fault.")] = False,
+    as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Rehash every file, recompute every metric, rebuild every table; exit with 1 if anything differs."""
     with errors_in_words(debug):
         found = verify_folder(folder, require_checkpoints=require_checkpoints)
-        print(verification_text(folder, found), end="")
+        print(dumps(found) if as_json else verification_text(folder, found), end="")
         raise typer.Exit(0 if found.ok else 1)

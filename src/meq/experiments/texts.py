@@ -14,13 +14,22 @@ from meq.experiments.study import Study, StudyError
 from meq.experiments.tables import make_tables, records_of
 from meq.experiments.untrained import UNTRAINED
 from meq.experiments.verify import Verification
+from meq.training.plain import dumps
 
 
-def study_list() -> str:
+def table_json(table: Table) -> str:
+    """A table for machines: its rows by the columns' keys."""
+    keys = [column.key for column in table.columns]
+    rows = [dict(zip(keys, row, strict=True)) for row in table.rows]
+    return dumps({"title": table.title, "rows": rows, "notes": list(table.notes)})
+
+
+def study_list(*, as_json: bool = False) -> str:
     trained = [(name, recipe.text.splitlines()[0], _where(recipe.on)) for name, recipe in STUDIES.items()]
     rows = (*trained, *((name, text, "nothing is trained") for name, text in UNTRAINED.items()))
     columns = (Column(key="study", title="study"), Column(key="asks", title="asks"), Column(key="on", title="on"))
-    return as_text(Table(title="Studies; more about one: meq study list NAME", columns=columns, rows=rows))
+    table = Table(title="Studies; more about one: meq study list NAME", columns=columns, rows=rows)
+    return table_json(table) if as_json else as_text(table)
 
 
 def tables_text(
