@@ -4,13 +4,14 @@ PYTHON ?= $(shell python3.11 -c '' >/dev/null 2>&1 && echo python3.11 || echo py
 HARNESS ?= ../shared/bench/coupled_block.py
 ARGS ?=
 WORKERS ?= logical
+MINUTES ?= 30
 
 RUN = .venv/bin/python
 BENCH_RUN = .venv-bench/bin/python
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types format bench browser clean
+.PHONY: help demo test fuzz check lint types format bench browser clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +21,9 @@ demo: .venv/installed ## Run the demonstration
 
 test: .venv/installed ## Run the tests, on all cores; ARGS="-k rotation -x" goes to pytest, WORKERS=0 for one process
 	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+
+fuzz: .venv/installed ## Meet the code with drawn inputs and faults for longer; MINUTES=30 is a rough total
+	MEQ_FUZZ_MINUTES=$(MINUTES) $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile -m fuzz $(ARGS)
 
 check: lint types test ## Everything a change has to pass
 

@@ -8,6 +8,7 @@ import threading
 import jaxtyping
 import pytest
 import torch
+from fuzzing import set_profile
 from jaxtyping import install_import_hook
 
 with install_import_hook("meq", "shape_check.check"):
@@ -16,6 +17,7 @@ with install_import_hook("meq", "shape_check.check"):
 if threading.current_thread() is threading.main_thread():
     # a shell that starts the tests in the background has Ctrl-C ignored in all that they start, and some tests send it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+set_profile()
 torch.set_num_threads(1)  # the problems are tiny, and threads that wait for each other cost more than they give
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 

@@ -19,6 +19,7 @@ from meq.experiments.manifest import MANIFEST, read_manifest, sealed, write_mani
 from meq.experiments.render import as_text
 from meq.experiments.study import ArmConfig, DataConfig, run_place
 from meq.training import checkpoint
+from meq.training.files import BusyError
 
 QUIET = Console(quiet=True)
 TINY = make_study("statements-tiny")
@@ -202,7 +203,7 @@ def test_a_study_is_run_by_one_process_at_a_time(copied: Path) -> None:
 
     with open(copied / "study.json", "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(StudyError, match="another process is running the study"):
+        with pytest.raises(BusyError, match="another process is running the study"):
             run_study(TINY, copied, console=QUIET)
 
 

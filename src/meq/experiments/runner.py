@@ -15,13 +15,13 @@ from meq.experiments.borrow import borrow_runs
 from meq.experiments.build import Places, Prepared, build_model, build_objective, prepare_data
 from meq.experiments.executors.choice import Serial
 from meq.experiments.executors.one_run import recorded
-from meq.experiments.executors.scheduling import Ended, Executor, Job, alone, in_words
+from meq.experiments.executors.scheduling import Ended, Executor, Job, in_words
 from meq.experiments.manifest import MANIFEST, Manifest, files_below, read_manifest, sealed, write_manifest
 from meq.experiments.manifest import SCHEMA as MANIFEST_SCHEMA
 from meq.experiments.measures import make_measure, measured_of, read_measured
 from meq.experiments.study import STUDY, TABLES, Study, StudyError, differences, read_study, run_place, study_text
 from meq.experiments.tables import TABLE_FORMAT, records_of, table_files
-from meq.training.files import write_bytes
+from meq.training.files import alone, write_bytes
 from meq.training.record import FAILED, RECORD, RunRecord, read_record
 
 

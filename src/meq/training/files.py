@@ -1,12 +1,23 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and folders that one process at a time works in."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+UNLOCKABLE = (errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL)
+"""What file systems without such locks say, network ones of folders among them."""
+
+
+class BusyError(ValueError):
+    """Another process is at work in the same folder; the message names it and says what to do."""
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -43,3 +54,34 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def alone(path: Path, words: str, *, patience: float = 0.0) -> Iterator[None]:
+    """Hold a file or a folder for this process. Where another one holds it: wait so many seconds, then a BusyError."""
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)  # network file systems want it writable
+    try:
+        deadline = time.monotonic() + patience
+        while not _locked(handle):
+            if time.monotonic() > deadline:
+                raise BusyError(words)
+            time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _locked(handle: int) -> bool:
+    """Whether the lock is ours now, or there are no locks here."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in UNLOCKABLE:
+            raise
+    return True

@@ -9,14 +9,14 @@ from pathlib import Path
 from rich.console import Console
 
 from meq.experiments.build import Prepared, build_model, build_objective, set_iteration
-from meq.experiments.executors.scheduling import Run, alone, in_words
+from meq.experiments.executors.scheduling import Run, in_words
 from meq.experiments.measures import read_measured, take_measure, write_measured
 from meq.experiments.measures.contract import Trained
 from meq.experiments.study import Study, StudyError, run_place
 from meq.models.base import FusionModel
 from meq.models.hub import WEIGHTS
 from meq.objectives.floors import ARROW
-from meq.training.files import sha256
+from meq.training.files import alone, sha256
 from meq.training.fit import Training
 from meq.training.progress import LiveBar
 from meq.training.record import FAILED, RECORD, RunRecord, read_record

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
-import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +19,6 @@ Run = tuple[str, int]
 """An arm and a seed."""
 RETRIES = 2
 """How often a run goes on after its worker was lost: what kills a worker every time is the run itself."""
-UNLOCKABLE = (errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL)
-"""What file systems without such locks say, network ones of folders among them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -108,34 +103,3 @@ def sharing(folder: Path) -> Iterator[Path]:
         yield place
     finally:
         shutil.rmtree(place, ignore_errors=True)
-
-
-@contextmanager
-def alone(path: Path, words: str, *, patience: float = 0.0) -> Iterator[None]:
-    """Hold a file or a folder for this process. Where another one holds it: wait so many seconds, then a StudyError."""
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)  # network file systems want it writable
-    try:
-        deadline = time.monotonic() + patience
-        while not _locked(handle):
-            if time.monotonic() > deadline:
-                raise StudyError(words)
-            time.sleep(0.1)
-        yield
-    finally:
-        os.close(handle)
-
-
-def _locked(handle: int) -> bool:
-    """Whether the lock is ours now, or there are no locks here."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in UNLOCKABLE:
-            raise
-    return True
