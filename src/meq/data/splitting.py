@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from meq.core.options import nearest
 from meq.data.findings import DataError
@@ -51,6 +52,24 @@ def split_by_fractions(groups: Sequence[str], fractions: Mapping[str, float], *,
         done += sizes[group]
     _check_filled(sizes, places, fractions)
     return [places[group] for group in groups]
+
+
+def named_fractions(given: Mapping[str, float] | Sequence[float] | str) -> dict[str, float]:
+    """Shares by split, from a mapping, or from two or three numbers or a text of them, for train, dev and test."""
+    shares: Any = given.split(",") if isinstance(given, str) else given
+    if isinstance(shares, Sequence) and 2 <= len(shares) <= len(FRACTIONS):
+        shares = dict(zip(FRACTIONS, shares, strict=False))
+    try:
+        named = {str(name): float(share) for name, share in shares.items()} if isinstance(shares, Mapping) else {}
+    except (TypeError, ValueError):  # shares that are no numbers
+        named = {}
+    if not named:
+        raise DataError(
+            'fractions are shares of train, dev and test, written 0.8,0.1,0.1 or {"train": 0.8, "dev": 0.2}; got '
+            f"{given!r}"
+        )
+    check_fractions(named)
+    return named
 
 
 def check_fractions(fractions: Mapping[str, float]) -> None:

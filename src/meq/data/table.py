@@ -15,7 +15,7 @@ from typing import Any
 from meq.core.options import checked_options
 from meq.data.contract import DataSet, Modality, Rows
 from meq.data.findings import DataError, Findings
-from meq.data.splitting import FRACTIONS, split_by_fractions, torn_apart
+from meq.data.splitting import FRACTIONS, named_fractions, split_by_fractions, torn_apart
 from meq.data.table_cells import (
     AudioColumn,
     FileColumn,
@@ -46,7 +46,7 @@ def table(
     id: str | None = None,  # noqa: A002, the word on the command line
     root: Path | str | None = None,
     split: str | None = None,
-    fractions: Mapping[str, float] = FRACTIONS,
+    fractions: Mapping[str, float] | Sequence[float] | str = FRACTIONS,
     group: str | None = None,
     seed: int = 0,
     task: str = "classes",
@@ -69,6 +69,7 @@ def table(
     `task` is "classes" (the order of labels: numbers by value, else the alphabet, unless `labels` gives it), "labels"
     (any of several, with `separator` between them) or "score" (a number).
     """
+    shares = named_fractions(fractions)
     findings = findings if findings is not None else Findings()
     file = open_table(path, delimiter=delimiter)
     names = {"images": images, "texts": texts, "audios": audios, "vectors": vectors}
@@ -83,10 +84,10 @@ def table(
     kinds, rows = _settled(file, modalities, rows, findings)
     reader.task.settle([row.label for row in rows])
     places = (
-        [row.split for row in rows] if split else split_by_fractions([row.group for row in rows], fractions, seed=seed)
+        [row.split for row in rows] if split else split_by_fractions([row.group for row in rows], shares, seed=seed)
     )
     parts = _parts(file, rows, places, findings, split)
-    rule = f"column {split!r}" if split else {"fractions": dict(fractions), "group": reader.grouped_by, "seed": seed}
+    rule = f"column {split!r}" if split else {"fractions": shares, "group": reader.grouped_by, "seed": seed}
     return DataSet(
         name=file.path.name,
         splits={name: Rows(part, reader.example) for name, part in parts.items()},

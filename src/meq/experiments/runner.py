@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from meq.experiments.borrow import borrow_runs
-from meq.experiments.build import Places, Prepared, build_model, build_objective, prepare_data
+from meq.experiments.build import Places, Prepared, build_model, build_objective, check_arm, prepare_data
 from meq.experiments.executors.choice import Serial
 from meq.experiments.executors.one_run import recorded
 from meq.experiments.executors.scheduling import Ended, Executor, Job, in_words
@@ -44,6 +44,8 @@ def run_study(
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise StudyError("a study runs in one process; train single runs on several with `meq train`")
+    for arm in study.arms:
+        check_arm(study, arm)
     folder, console = Path(folder), console or Console(stderr=True)
     manifest = _open(study, folder)
     # two processes in one folder would train the same runs over each other

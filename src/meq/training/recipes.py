@@ -9,11 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from meq import models
 from meq.core.options import nearest
-from meq.data.contract import DataSet
+from meq.data.contract import DataSet, tensors_of
 from meq.data.findings import Finding, Findings
 from meq.data.request import DataRequest
 from meq.data.standardise import standardise
@@ -156,8 +154,10 @@ def train_arm(
 
 def longest(data: DataSet) -> dict[str, int]:
     """The most tokens that an example has, by modality."""
-    examples = [example for split in data.splits.values() for example in split]
-    return {
-        name: max(len(x) for example in examples if isinstance(x := example.content.get(name), Tensor))
-        for name in data.widths
-    }
+    lengths = dict.fromkeys(data.widths, 0)
+    for split in data.splits.values():
+        for example in split:
+            for name in lengths:
+                counts = [len(x) if x.ndim > 1 else 1 for x in tensors_of(example.content.get(name))]
+                lengths[name] = max(lengths[name], *counts, 0)
+    return lengths
