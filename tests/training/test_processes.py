@@ -40,34 +40,30 @@ def trained(folder: Path, **options: Any) -> tuple[dict[str, torch.Tensor], dict
     return load_file(last / "model.safetensors"), json.loads((folder / "record.json").read_text())
 
 
-@pytest.mark.parametrize(
-    ("dtype", "bound", "losses"), [("float64", 1e-8, 1e-10), ("float32", 1e-3, 1e-5)], ids=["float64", "float32"]
-)
+@pytest.mark.parametrize(("dtype", "weights", "losses"), [("float64", 1e-9, 1e-10), ("float32", 1e-3, 1e-5)])
 def test_two_processes_train_as_one_does_up_to_the_order_of_summation(
-    tmp_path: Path, dtype: str, bound: float, losses: float
+    tmp_path: Path, dtype: str, weights: float, losses: float
 ) -> None:
-    """The bounds that `meq.training.fit` and docs/training.md state."""
+    """The bounds that `meq.training.fit` states; in float32, 5e-5 and 1e-7 were measured."""
     two, two_record = trained(tmp_path / "two", processes=2, batch_size=4, dtype=dtype)
     one, one_record = trained(tmp_path / "one", processes=1, batch_size=8, dtype=dtype)
-    parts, parts_record = trained(tmp_path / "parts", processes=1, batch_size=4, accumulate=2, dtype=dtype)
-    for name, x in one.items():
-        torch.testing.assert_close(two[name], x, rtol=bound, atol=bound / 100)
-        torch.testing.assert_close(parts[name], x, rtol=bound, atol=bound / 100)
+    assert float((flat(two) - flat(one)).norm() / flat(one).norm()) < weights
     assert [record["processes"] for record in (one_record, two_record)] == [1, 2]
-    for other in (two_record, parts_record):
-        for ours, theirs in zip(one_record["curves"], other["curves"], strict=True):
-            assert ours["accuracy"] == theirs["accuracy"]
-            assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=losses), "of all, not of the last part"
-            assert ours["dev_loss"] == pytest.approx(theirs["dev_loss"], rel=max(losses, 1e-6))
+    for ours, theirs in zip(one_record["curves"], two_record["curves"], strict=True):
+        assert ours["accuracy"] == theirs["accuracy"]
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=losses), "of both processes"
+        assert ours["dev_loss"] == pytest.approx(theirs["dev_loss"], rel=losses)
+
+
+def flat(weights: dict[str, torch.Tensor]) -> torch.Tensor:
+    return torch.cat([x.flatten().double() for _, x in sorted(weights.items())])
 
 
 def test_the_processes_of_a_launch_do_not_refuse_each_other_and_are_refused_together(tmp_path: Path) -> None:
     with alone(_made(tmp_path / "run"), "this test holds it"):
         done = launch(tmp_path / "run", processes=2, batch_size=4)
     assert done.returncode != 0
-    assert done.stdout.count("refused: another process is at work on the run in") == 2, (
-        done.stdout + done.stderr[-2000:]
-    )
+    assert done.stdout.count("refused: another process is at work on the run in") == 2, done.stderr[-2000:]
     assert os.listdir(tmp_path / "run") == []
     trained(tmp_path / "run", processes=2, batch_size=4)
 
