@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from meq.data import registry
 from meq.data.contract import DataSet
 from meq.data.findings import DataError, Findings
 from meq.data.registry import open_data
+from meq.data.strict_json import JsonError, parse_json
 from meq.data.table import table
 from meq.data.table_files import is_table
 
@@ -71,7 +71,7 @@ def parse_options(settings: Sequence[str]) -> dict[str, Any]:
         if not equals or not name:
             raise DataError(f"an option is written NAME=VALUE, got {setting!r}")
         try:
-            options[name] = json.loads(value)
-        except json.JSONDecodeError:
+            options[name] = parse_json(value)
+        except JsonError:
             options[name] = value
     return options
