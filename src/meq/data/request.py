@@ -49,7 +49,8 @@ class DataRequest:
             )
         columns = {"images": self.images, "texts": self.texts, "audios": self.audios, "vectors": self.vectors}
         placed = {"label": self.label, "split": self.split, "group": self.group, "root": self.root}
-        return table(Path(self.data), **columns, **placed, findings=findings, **self.options)  # type: ignore[arg-type]
+        options = {name: _as_text(name, value) for name, value in self.options.items()}
+        return table(Path(self.data), **columns, **placed, findings=findings, **options)  # type: ignore[arg-type]
 
     def _check_no_columns(self) -> None:
         if self.data not in registry.DATA_SETS:
@@ -61,6 +62,13 @@ class DataRequest:
         named = [name for name in columns if getattr(self, name)]
         if named:
             raise DataError(f"{self.data!r} knows its own columns: leave out {', '.join(named)}")
+
+
+def _as_text(name: str, value: Any) -> Any:
+    """A column called 7 stays a name, although --set reads numbers where it can."""
+    if name in ("id", "task", "separator", "delimiter") and isinstance(value, int | float):
+        return str(value)
+    return value
 
 
 def parse_options(settings: Sequence[str]) -> dict[str, Any]:
