@@ -11,20 +11,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import HfApi, hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub import HfApi
 
-from meq.core.options import nearest
 from meq.data.contract import Example
 from meq.encoders import Encoder
 from meq.experiments.runs.answers import Answer, Answers
 from meq.experiments.runs.evaluation import Evaluation
 from meq.experiments.study import StudyError
 from meq.models.base import FusionModel
+from meq.models.find import fetched, missing_here
+from meq.models.fitting import read_config
 from meq.models.hub import CONFIG, WEIGHTS
-from meq.training.bundle import TASK, Task, check_weights, read_task
+from meq.models.iterated import Iterated
+from meq.training.bundle import CARD, TASK, Task, check_weights, read_task
 from meq.training.record import RECORD, EncoderFacts, RunRecord, read_record
 from meq.training.request import RunRequest, read_request
+
+UPLOADED = (CONFIG, WEIGHTS, TASK, CARD)
+"""What belongs to a model and goes to the Hub with it; whatever else lies in its folder stays here."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -72,10 +76,15 @@ class TrainedRun:
         return evaluate_run(self, None if path is None else str(path), split=split)
 
     def push_to_hub(self, repo_id: str, *, private: bool = True, token: str | None = None) -> str:
-        """Upload the model's folder, which `load_run(repo_id)` loads again; returns the address."""
+        """Upload the model and its task, which `load_run(repo_id)` loads again; returns the address."""
         api = HfApi(token=token)
         address = api.create_repo(repo_id, private=private, exist_ok=True)
-        api.upload_folder(repo_id=repo_id, folder_path=self.folder, commit_message="Upload a trained run")
+        api.upload_folder(
+            repo_id=repo_id,
+            folder_path=self.folder,
+            allow_patterns=list(UPLOADED),
+            commit_message="Upload a trained run",
+        )
         return str(address)
 
 
@@ -107,7 +116,22 @@ def load_run(place: str | Path, *, revision: str | None = None, token: str | Non
     model = FusionModel.from_pretrained(folder).eval()
     above = folder.parent
     record = read_record(above) if folder.name == "model" and (above / RECORD).is_file() else None
-    return TrainedRun(model=model, task=task, record=record, folder=folder)
+    run = TrainedRun(model=model, task=task, record=record, folder=folder)
+    _run_as_trained(run)
+    return run
+
+
+def _run_as_trained(run: TrainedRun) -> None:
+    """Models saved by older versions do not say by which solver they are run; the study that trained one does."""
+    options = read_config(run.folder / CONFIG)["options"]
+    if not isinstance(run.model, Iterated) or {"solver", "backward"} <= options.keys():
+        return
+    from meq.experiments.build import set_iteration
+    from meq.experiments.runs.raw import arm_of
+
+    arm = arm_of(run)
+    if arm is not None:
+        set_iteration(run.model, arm)
 
 
 def _local(place: Path) -> Path | None:
@@ -121,9 +145,8 @@ def _local(place: Path) -> Path | None:
             f"{place} is not the folder of a trained run: expected {RECORD} and model/ with {CONFIG}, {WEIGHTS} and "
             f"{TASK}"
         )
-    if place.is_absolute() or len(place.parts) != 2 or place.parent.is_dir():  # nothing that the Hub could know
-        beside = [each.name for each in place.parent.iterdir() if each.is_dir()] if place.parent.is_dir() else []
-        raise StudyError(f"there is no run {place}: {nearest(place.name, beside)}")
+    if words := missing_here(place, "run"):
+        raise StudyError(words)
     return None
 
 
@@ -137,12 +160,7 @@ def _unfinished(folder: Path) -> str:
 
 
 def _downloaded(name: str, revision: str | None, token: str | None) -> Path:
-    files = (TASK, CONFIG, WEIGHTS)
     try:
-        paths = [Path(hf_hub_download(name, file, revision=revision, token=token)) for file in files]
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
-        raise StudyError(
-            f"there is no folder {name}, and the Hub gave no run of that name: {type(error).__name__}: {reason}"
-        ) from error
-    return paths[0].parent
+        return fetched(name, (TASK, CONFIG, WEIGHTS), what="run", revision=revision, token=token)[0].parent
+    except FileNotFoundError as error:
+        raise StudyError(str(error)) from error
