@@ -34,6 +34,8 @@ from meq.core.state import (
     working_dtype,
 )
 
+TOLERANCE = 1e-3
+"""The residual at which a sample settles, unless somebody asks for another one."""
 Watch = Callable[[int, State], None]
 
 
@@ -62,8 +64,9 @@ class Problem:
         return state
 
     def _check_tolerance(self, state: State) -> None:
-        """Warn about a tolerance that rounding alone keeps out of reach."""
-        if torch.compiler.is_compiling():
+        """Warn about a tolerance that rounding alone keeps out of reach. The default is nobody's wish: in bfloat16 it
+        may go unreached, and the samples are told so by their reason for stopping."""
+        if torch.compiler.is_compiling() or self.tol == TOLERANCE:
             return
         for name, z in state.items():
             dtype = working_dtype(z)

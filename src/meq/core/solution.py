@@ -90,9 +90,21 @@ class Solution:
         trajectory = self.trajectory and {k: detach(state) for k, state in self.trajectory.items()}
         return replace(self, state=detach(self.state), trajectory=trajectory, solver=_without_graph(self.solver))
 
-    def __str__(self) -> str:
+    def in_a_line(self) -> str:
+        """How many samples stopped why, after how many steps, at what residuals."""
+        if self.stop_codes.device.type == "meta":
+            return "not computed, on the meta device"
+        last = {name: _last_row(rows).nanmedian().item() for name, rows in self.residuals.items()}
+        steps = " to ".join(map(str, sorted({self.steps.min().item(), self.steps.max().item()})))
+        residuals = ", ".join(f"{name} {value:.1e}" for name, value in last.items())
+        return f"{self._counted()}; steps {steps}; last residuals (medians) {residuals}"
+
+    def _counted(self) -> str:
         counts = Counter(stop.name.lower() for stop in self.stop)
-        lines = [f"{len(self.stop_codes)} samples: {', '.join(f'{n} {name}' for name, n in counts.items())}"]
+        return f"{len(self.stop_codes)} samples: {', '.join(f'{n} {name}' for name, n in counts.items())}"
+
+    def __str__(self) -> str:
+        lines = [self._counted()]
         lines += [f"{'modality':<12} {'shape':<16} {'first residual':>14} {'last residual':>14}"]
         for name, rows in self.residuals.items():
             shape = "x".join(map(str, self.state[name].shape[1:]))

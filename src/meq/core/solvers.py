@@ -6,7 +6,6 @@ depends on who shares its batch. <.,.> below sums over the modalities, which are
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from meq.core.options import checked_options
+from meq.core.options import checked_options, real_number, whole_number, wrong_object
 from meq.core.state import Masks, State, difference, dots, norm, per_sample, working_dtype
 
 Memory = Any
@@ -159,6 +158,14 @@ class Broyden(Solver):
         return _combine(plain, dots(inner, x, masks), outer)
 
 
+def check_solver(value: Any, label: str = "solver") -> Solver:
+    """The value, if it is a solver; names and classes are answered with what to write instead."""
+    if not isinstance(value, Solver):
+        known = {each.__name__.lower(): f"meq.{each.__name__}()" for each in (Damped, Anderson, Broyden)}
+        raise TypeError(wrong_object(label, value, known, "meq.Anderson()"))
+    return value
+
+
 def _combine(base: State, weights: Float[Tensor, "B M"], parts: list[State]) -> State:
     """base + sum_i weights_i parts_i, in the precision of the weights, returned in that of the base."""
     total = {}
@@ -206,10 +213,9 @@ def _scaled(factor: Float[Tensor, " B"], x: Tensor) -> Tensor:
 
 
 def _check_step(step: float, label: str) -> None:
-    if not (math.isfinite(step) and step > 0):
+    if real_number(f"{label}(step)", step, wanted="must be a positive number") <= 0:
         raise ValueError(f"{label}(step) must be a positive number, got {step!r}")
 
 
 def _check_history(history: int, label: str) -> None:
-    if history < 1:
-        raise ValueError(f"{label}(history) must be at least 1, got {history!r}")
+    whole_number(f"{label}(history)", history)

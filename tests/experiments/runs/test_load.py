@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from rich.console import Console
 
 from meq.data.contract import Example
@@ -116,9 +117,10 @@ def test_the_encoders_of_training_are_found_unless_none_are_wanted(seen: Path) -
         run.predict(raw, encoders={})
 
 
-def test_a_run_is_pushed_whole(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_pushed_whole_and_nothing_else_of_its_folder(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Hub itself is out of reach of a test: what would be sent to it is looked at."""
     sent: dict = {}
+    (copied / PLACE / "model" / "notes.txt").write_text("not for everybody")
 
     class Api:
         def __init__(self, token: str | None = None) -> None:
@@ -127,22 +129,26 @@ def test_a_run_is_pushed_whole(finished: Path, monkeypatch: pytest.MonkeyPatch) 
         def create_repo(self, name: str, *, private: bool, exist_ok: bool) -> str:
             return f"https://hub/{name}"
 
-        def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> None:
-            sent["files"] = {path.name for path in Path(folder_path).iterdir()}
+        def upload_folder(
+            self, *, repo_id: str, folder_path: Path, allow_patterns: list[str], commit_message: str
+        ) -> None:
+            names = [path.name for path in Path(folder_path).iterdir()]
+            sent["files"] = set(filter_repo_objects(names, allow_patterns=allow_patterns))
 
     monkeypatch.setattr("meq.experiments.runs.load.HfApi", Api)
-    assert load_run(finished / PLACE).push_to_hub("me/run", token="t") == "https://hub/me/run"
+    assert load_run(copied / PLACE).push_to_hub("me/run", token="t") == "https://hub/me/run"
     assert sent == {"token": "t", "files": {"config.json", "model.safetensors", "task.json", "README.md"}}
 
 
 def test_a_run_of_the_hub_is_downloaded_and_checked(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def download(repo: str, name: str, *, revision: str | None, token: str | None) -> str:
-        asked.append((repo, name, revision))
-        return str(finished / PLACE / "model" / name)
+    def download(*, repo_id: str, filename: str, revision: str | None, token: str | None) -> str:
+        asked.append((repo_id, filename, revision))
+        return str(finished / PLACE / "model" / filename)
 
-    monkeypatch.setattr("meq.experiments.runs.load.hf_hub_download", download)
+    monkeypatch.setattr("meq.models.find.get_hf_file_metadata", lambda *_, **__: None)
+    monkeypatch.setattr("meq.models.find.hf_hub_download", download)
     run = load_run("me/run", revision="v2")
     assert ("me/run", "task.json", "v2") in asked
     assert run.labels == ("false", "true")

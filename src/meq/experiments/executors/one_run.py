@@ -62,7 +62,7 @@ def load_trained(study: Study, folder: Path, run: Run, prepared: Prepared) -> Tr
     if sha256(place / "model" / WEIGHTS) != record.checkpoint.sha256:
         raise StudyError(f"{place}: the weights are not those that the record speaks of")
     model = FusionModel.from_pretrained(place / "model").eval()
-    set_iteration(model, arm)
+    set_iteration(model, arm)  # a model that an older version saved does not say so itself
     return Trained(model=model, data=prepared.seen_by(arm), arm=arm, record=record, prepared=prepared)
 
 

@@ -12,22 +12,26 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import HfApi, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub import HfApi
 
-from meq.core.options import nearest
 from meq.data.contract import Example
 from meq.encoders import Encoder
 from meq.experiments.runs.answers import Answer, Answers
 from meq.experiments.runs.evaluation import Evaluation
 from meq.experiments.study import StudyError
 from meq.models.base import FusionModel
+from meq.models.find import fetched, missing_here
+from meq.models.fitting import read_config
 from meq.models.hub import CONFIG, WEIGHTS
+from meq.models.iterated import Iterated
 from meq.training.bundle import CARD, TASK, Task, check_weights, read_task
 from meq.training.plain import FormatError
 from meq.training.record import RECORD, EncoderFacts, RunRecord, read_record
 from meq.training.request import RunRequest, read_request
 from meq.training.seal import SEAL, check_seal
+
+UPLOADED = (CONFIG, WEIGHTS, TASK, CARD, SEAL)
+"""What belongs to a model and goes to the Hub with it; whatever else lies in its folder stays here."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,10 +87,15 @@ class TrainedRun:
         return evaluate_run(self, None if path is None else str(path), split=split)
 
     def push_to_hub(self, repo_id: str, *, private: bool = True, token: str | None = None) -> str:
-        """Upload the model's folder, which `load_run(repo_id)` loads again; returns the address."""
+        """Upload the model and its task, which `load_run(repo_id)` loads again; returns the address."""
         api = HfApi(token=token)
         address = api.create_repo(repo_id, private=private, exist_ok=True)
-        api.upload_folder(repo_id=repo_id, folder_path=self.folder, commit_message="Upload a trained run")
+        api.upload_folder(
+            repo_id=repo_id,
+            folder_path=self.folder,
+            allow_patterns=list(UPLOADED),
+            commit_message="Upload a trained run",
+        )
         return str(address)
 
 
@@ -119,7 +128,9 @@ def load_run(place: str | Path, *, revision: str | None = None, token: str | Non
     check_weights(task, folder / WEIGHTS, hashed=sealed)
     model = FusionModel.from_pretrained(folder).eval()
     record = None if above is None else read_record(above)
-    return TrainedRun(model=model, task=task, record=record, folder=folder, sealed=sealed is not None)
+    run = TrainedRun(model=model, task=task, record=record, folder=folder, sealed=sealed is not None)
+    _run_as_trained(run)
+    return run
 
 
 def _check_seals(folder: Path, above: Path | None) -> str | None:
@@ -139,6 +150,19 @@ def _check_seals(folder: Path, above: Path | None) -> str | None:
     return seal.files[WEIGHTS].sha256
 
 
+def _run_as_trained(run: TrainedRun) -> None:
+    """Models saved by older versions do not say by which solver they are run; the study that trained one does."""
+    options = read_config(run.folder / CONFIG)["options"]
+    if not isinstance(run.model, Iterated) or {"solver", "backward"} <= options.keys():
+        return
+    from meq.experiments.build import set_iteration
+    from meq.experiments.runs.raw import arm_of
+
+    arm = arm_of(run)
+    if arm is not None:
+        set_iteration(run.model, arm)
+
+
 def _local(place: Path) -> Path | None:
     for folder in (place / "model", place):
         if (folder / CONFIG).is_file():
@@ -150,9 +174,8 @@ def _local(place: Path) -> Path | None:
             f"{place} is not the folder of a trained run: expected {RECORD} and model/ with {CONFIG}, {WEIGHTS} and "
             f"{TASK}"
         )
-    if place.is_absolute() or len(place.parts) != 2 or place.parent.is_dir():  # nothing that the Hub could know
-        beside = [each.name for each in place.parent.iterdir() if each.is_dir()] if place.parent.is_dir() else []
-        raise StudyError(f"there is no run {place}: {nearest(place.name, beside)}")
+    if words := missing_here(place, "run"):
+        raise StudyError(words)
     return None
 
 
@@ -166,14 +189,10 @@ def _unfinished(folder: Path) -> str:
 
 
 def _downloaded(name: str, revision: str | None, token: str | None) -> Path:
-    files = (TASK, CONFIG, WEIGHTS)
     try:
-        paths = [Path(hf_hub_download(name, file, revision=revision, token=token)) for file in files]
-        with suppress(EntryNotFoundError):  # pushed by an older version
-            hf_hub_download(name, SEAL, revision=revision, token=token)
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
-        raise StudyError(
-            f"there is no folder {name}, and the Hub gave no run of that name: {type(error).__name__}: {reason}"
-        ) from error
-    return paths[0].parent
+        folder = fetched(name, (TASK, CONFIG, WEIGHTS), what="run", revision=revision, token=token)[0].parent
+    except FileNotFoundError as error:
+        raise StudyError(str(error)) from error
+    with suppress(FileNotFoundError):  # pushed by an older version
+        fetched(name, (SEAL,), what="seal", revision=revision, token=token)
+    return folder
