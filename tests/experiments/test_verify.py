@@ -12,6 +12,7 @@ import torch
 from experiments.samples import RELEASED
 
 from meq.experiments import StudyError, make_study, read_predictions, read_record, records_of, verify
+from meq.experiments.bootstrap import answers_of
 from meq.experiments.manifest import MANIFEST, files_below, read_manifest, sealed, write_manifest
 from meq.experiments.tables import table_files
 from meq.training.files import sha256, write_bytes
@@ -86,7 +87,7 @@ def test_absent_checkpoints_are_listed_or_required(copied: Path) -> None:
 def reseal(folder: Path) -> None:
     """What somebody does who covers up a change: new hashes and new tables."""
     study = make_study("statements-tiny")
-    for name, content in table_files(study, records_of(folder, study)).items():
+    for name, content in table_files(study, records_of(folder, study), answers=answers_of(folder)).items():
         write_bytes(folder / "tables" / name, content)
     files = [name for name in files_below(folder) if name != MANIFEST]
     write_manifest(folder, sealed(read_manifest(folder), folder, files))
