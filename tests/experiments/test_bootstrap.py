@@ -156,18 +156,18 @@ def test_draws_never_change() -> None:
     assert np.array_equal(counts, np.concatenate(list(_counts(5))))
 
 
-def test_twenty_thousand_examples_take_a_few_seconds() -> None:
+def test_ten_thousand_examples_take_a_few_seconds() -> None:
     generator = torch.Generator().manual_seed(0)
-    count = 20_000
+    count = 10_000
     kept = Predictions(
         ids=[f"{row}" for row in range(count)],
         logits=torch.randn(count, 2, generator=generator),
         target=torch.arange(count) % 2,
     )
-    records = {(arm, seed): record(arm, seed, 0.5, metric="auroc") for arm in "ab" for seed in (0,)}
+    records = {(arm, 0): record(arm, 0, 0.5, metric="auroc") for arm in "ab"}
     started = time.process_time()
-    intervals(study("a", "b", seeds=(0,)), records, lambda *run: kept, split="dev", metrics=["auroc", "accuracy"])
-    assert time.process_time() - started < 20
+    intervals(study("a", "b", seeds=(0,)), records, lambda *run: kept, split="dev", metrics=["auroc"])
+    assert time.process_time() - started < 10
 
 
 # -- in a study --------------------------------------------------------------------------------------------------------

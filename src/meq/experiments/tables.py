@@ -10,6 +10,7 @@ from meq.experiments.bootstrap import DRAWS, Answers, Interval, intervals
 from meq.experiments.compare import FEWEST, ArmLine, Records, called_with, compare, compare_groups, scored_pairs
 from meq.experiments.measures import make_measure
 from meq.experiments.measures.contract import Values
+from meq.experiments.metrics import METRICS
 from meq.experiments.paper import PaperFigures, figures
 from meq.experiments.render import FORMATS, Cell, Column, Table
 from meq.experiments.study import Study, run_place
@@ -88,7 +89,7 @@ def interval_tables(study: Study, records: Records, answers: Answers) -> dict[st
     pairs = scored_pairs(records.values())
     made = {}
     for split in dict.fromkeys(split for split, _ in pairs):
-        metrics = [metric for other, metric in pairs if other == split]
+        metrics = [metric for other, metric in pairs if other == split and metric in METRICS]
         for metric, found in intervals(study, records, answers, split=split, metrics=metrics).items():
             if found:
                 made[interval_name(split, metric)] = _interval_table(study, found, split, metric)
