@@ -6,12 +6,36 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from rich.markup import escape
+from typer import core
+from typer.core import TyperCommand, TyperGroup
 
+from meq.cli.errors import errors_in_words
+from meq.cli.flags import running
 from meq.version import __version__
 
 PANELS = ("Data", "Train", "Use", "Understand", "Laboratory")
 HELP = "Mutual equilibrium: multimodal learning by coupled fixed points, from your table to answers and explanations."
+
+
+class Page(TyperCommand):
+    """A command whose help is shown as it is written, and whose errors are told in words, wherever they come from."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.help = as_written(self.help)
+        for each in self.params:
+            if isinstance(written := getattr(each, "help", None), str):
+                each.help = as_written(written)  # type: ignore[attr-defined]
+
+    def invoke(self, ctx: Any) -> Any:
+        with running(self), errors_in_words(bool(ctx.params.get("debug"))):
+            return super().invoke(ctx)
+
+
+def as_written(words: str | None) -> str | None:
+    """Help is read as markup, which takes the brackets of 'meq[offline]' for a style, unless it is printed plainly."""
+    return words if words is None or not getattr(core, "HAS_RICH", True) else escape(words)
 
 
 class Contents(TyperGroup):
@@ -38,9 +62,11 @@ class Book:
             raise ValueError(f"there is no panel {panel!r}, only {', '.join(PANELS)}")
         Contents.order.append(name)
         if isinstance(command, typer.Typer):
+            for each in command.registered_commands:
+                each.cls = Page
             self.app.add_typer(command, name=name, rich_help_panel=panel)
         else:
-            self.app.command(name, rich_help_panel=panel)(command)
+            self.app.command(name, cls=Page, rich_help_panel=panel)(command)
 
 
 def _version(asked: bool) -> None:

@@ -36,6 +36,7 @@ from meq.cli.words import next_commands, resume_command, say
 from meq.experiments.runs.train_on import CONFIG
 from meq.training.config import TrainConfig
 from meq.training.folders import RUNS, is_open, latest_folder, new_folder
+from meq.training.place import refuse_busy
 from meq.training.plain import dumps
 from meq.training.recipes import ARMS, SHAPE, fitted_to, prepare, train_arm
 from meq.training.record import RunRecord
@@ -153,6 +154,8 @@ def _place(data: str, resume: bool) -> Path:
 
 def _refuse_taken(place: Path, resume: bool, data: str) -> None:
     """Said before the data is read, which may take long."""
+    if os.environ.get("RANK", "0") == "0":  # of one launch, the first process holds the folder
+        refuse_busy(place)
     if not resume and any((place / "checkpoints").glob("step-*")):
         raise ValueError(
             f"{place} already holds a run: choose another folder, or go on with it: {resume_command(data, place)}"

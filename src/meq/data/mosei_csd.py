@@ -7,7 +7,6 @@ video by video and only the averages are kept, which are a small part of the fil
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from meq.data.findings import DataError, Findings
+from meq.data.jsonl import read_json
 from meq.data.mosei_clips import MODALITIES, Clips
 
 LABELS = "CMU_MOSEI_Labels.csd"
@@ -61,10 +61,7 @@ def _folds(file: Path) -> dict[str, list[str]]:
             f"{file}: missing. The .csd files do not say which video is in which split: write the SDK's standard folds "
             'there as {"train": [video ids], "dev": [...], "test": [...]}'
         )
-    try:
-        folds = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file}: wrong JSON: {error}") from error
+    folds = read_json(file)
     folds = {"dev" if name == "valid" else name: ids for name, ids in folds.items()} if isinstance(folds, dict) else {}
     if not set(folds) & {"train", "dev", "test"} or not all(_is_id_list(ids) for ids in folds.values()):
         raise DataError(f'{file}: expected {{"train": [video ids], "dev": [...], "test": [...]}}')

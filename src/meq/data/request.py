@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from meq.data import registry
 from meq.data.contract import DataSet
 from meq.data.findings import DataError, Findings
 from meq.data.registry import open_data
+from meq.data.strict_json import JsonError, parse_json
 from meq.data.table import table
 from meq.data.table_files import is_table
 
@@ -49,7 +49,8 @@ class DataRequest:
             )
         columns = {"images": self.images, "texts": self.texts, "audios": self.audios, "vectors": self.vectors}
         placed = {"label": self.label, "split": self.split, "group": self.group, "root": self.root}
-        return table(Path(self.data), **columns, **placed, findings=findings, **self.options)  # type: ignore[arg-type]
+        options = {name: _as_text(name, value) for name, value in self.options.items()}
+        return table(Path(self.data), **columns, **placed, findings=findings, **options)  # type: ignore[arg-type]
 
     def _check_no_columns(self) -> None:
         if self.data not in registry.DATA_SETS:
@@ -63,6 +64,13 @@ class DataRequest:
             raise DataError(f"{self.data!r} knows its own columns: leave out {', '.join(named)}")
 
 
+def _as_text(name: str, value: Any) -> Any:
+    """A column called 7 stays a name, although --set reads numbers where it can."""
+    if name in ("id", "task", "separator", "delimiter") and isinstance(value, int | float):
+        return str(value)
+    return value
+
+
 def parse_options(settings: Sequence[str]) -> dict[str, Any]:
     """["seed=1", "kinds=[\\"binding\\"]", "split=paper"] as a dictionary; values are JSON, or else plain text."""
     options: dict[str, Any] = {}
@@ -71,7 +79,7 @@ def parse_options(settings: Sequence[str]) -> dict[str, Any]:
         if not equals or not name:
             raise DataError(f"an option is written NAME=VALUE, got {setting!r}")
         try:
-            options[name] = json.loads(value)
-        except json.JSONDecodeError:
+            options[name] = parse_json(value)
+        except JsonError:
             options[name] = value
     return options

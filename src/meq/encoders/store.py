@@ -12,7 +12,6 @@ is opened: whoever adds a shard does so by one rename, and nobody needs a lock. 
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from meq.core.options import nearest
+from meq.data.strict_json import parse_json
 from meq.encoders.contract import Encoder, Tokens
 from meq.encoders.shards import DTYPES, SHARD_NAME, DamagedError, Identity, Shard, StoreError, hash_matches
 
@@ -155,7 +155,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """What the last encoding that ended left; empty before the first one has. Names that no shard has are refused."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = parse_json(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (ValueError, OSError) as error:

@@ -21,7 +21,7 @@ from meq.models.admit import Features, TokenMasks
 from meq.models.base import Fused, FusionModel
 
 Context = dict[str, Any]
-"""What stays the same along the iteration, every tensor batch-first: injections, keys' masks, dropout masks."""
+"""What stays the same along the iteration, every tensor batch-first: features, injections, keys' and dropout masks."""
 
 
 class PreparedOperator(Operator):
@@ -30,6 +30,14 @@ class PreparedOperator(Operator):
     @abstractmethod
     def prepare(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Context:
         """What does not change along the iteration is computed here, once."""
+
+    @abstractmethod
+    def injections(self, features: Features, masks: TokenMasks) -> State:
+        """f(x), by state: the part of `prepare` that depends on the values of the features."""
+
+    def injected_anew(self, inputs: Context) -> Context:
+        """The same context with f(x) computed again from its features, for who moves the features or the weights."""
+        return {**inputs, "injection": self.injections(inputs["features"], inputs["feature_masks"])}
 
     @abstractmethod
     def state_masks(self, masks: TokenMasks) -> dict[str, Tensor]:

@@ -29,12 +29,16 @@ class JointCoupling(PreparedOperator):
         self.side, self.design = side, design
 
     def prepare(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Context:
-        context: Context = {"injection": {JOINT: self.enter(features, masks)}, "masks": {}, "keep": {}}
+        context: Context = {"injection": self.injections(features, masks), "masks": {}, "keep": {}}
+        context["features"], context["feature_masks"] = features, masks
         context["own_keys"] = {JOINT: readable_keys(list(features), features, masks)[0]}
         context["lengths"] = {name: x.shape[1] for name, x in features.items()}
         if self.training and self.design.dropout > 0:
             context["keep"] = draw_keep_masks({JOINT: self.side}, context["injection"], self.design.dropout, seeds)
         return context
+
+    def injections(self, features: Features, masks: TokenMasks) -> State:
+        return {JOINT: self.enter(features, masks)}
 
     def start(self, inputs: Context) -> State:
         injection = inputs["injection"][JOINT]

@@ -24,7 +24,7 @@ from meq.objectives import JacobianRange, Objective, ResidualCorrection
 from meq.training.config import TrainConfig
 from meq.training.fit import Training
 from meq.training.record import Provenance, RunRecord
-from meq.training.request import RunRequest, write_request
+from meq.training.request import RunRequest
 from meq.training.seeds import seed_everything
 
 ARMS: Mapping[str, tuple[Callable[..., FusionModel], dict[str, Any]]] = {
@@ -144,10 +144,6 @@ def train_arm(
     penalties = (JacobianRange(weight=lambda_j), ResidualCorrection(weight=lambda_f))
     objective = Objective(task=data.head, penalties=penalties if model.operator is not None else ())
     training = Training(model, data, objective, folder, config, provenance=provenance)
-    request = None if provenance is None else provenance.request
-    begun = any(training.checkpoints.folder.glob("step-*"))  # then the request of that run stays
-    if training.main and request is not None and not begun:
-        write_request(folder, request)
     record = training.run(resume=resume)
     return record if training.main else None
 

@@ -89,7 +89,7 @@ def animation_bytes(explanation: Explanation, *, form: str = "GIF") -> bytes:
 
 
 def _frame(explanation: Explanation, row: int) -> Image.Image:
-    return Image.open(io.BytesIO(as_png(snapshot(explanation, row), dpi=DPI))).convert("RGB")
+    return Image.open(io.BytesIO(as_png(snapshot(explanation, row), dpi=DPI)), formats=["PNG"]).convert("RGB")
 
 
 def _with_one_palette(frames: Sequence[Image.Image]) -> list[Image.Image]:

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import torch
 
+from meq.errors import told
 from meq.experiments.build import Prepared
 from meq.experiments.executors.one_run import do_run
 from meq.experiments.executors.packing import Packed, unpack
@@ -62,7 +63,7 @@ def make_run(study: Study, folder: Path, run: Run, prepared: Prepared, teller: T
     try:
         do_run(study, folder, run, prepared=prepared, console=teller.console(), bar=teller.bar)
     except Exception as error:
-        return f"could not be made: {type(error).__name__}: {error}"
+        return f"could not be made: {told(error)}"
     return None
 
 

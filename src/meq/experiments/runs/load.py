@@ -8,11 +8,12 @@ run.predict_table("new.csv").save("answers.csv")
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from huggingface_hub import HfApi, hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
 from meq.core.options import nearest
 from meq.data.contract import Example
@@ -22,9 +23,11 @@ from meq.experiments.runs.evaluation import Evaluation
 from meq.experiments.study import StudyError
 from meq.models.base import FusionModel
 from meq.models.hub import CONFIG, WEIGHTS
-from meq.training.bundle import TASK, Task, check_weights, read_task
+from meq.training.bundle import CARD, TASK, Task, check_weights, read_task
+from meq.training.plain import FormatError
 from meq.training.record import RECORD, EncoderFacts, RunRecord, read_record
 from meq.training.request import RunRequest, read_request
+from meq.training.seal import SEAL, check_seal
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,6 +40,14 @@ class TrainedRun:
     """None for a model that was loaded without the rest of its run."""
     folder: Path
     """Where its files lie."""
+    sealed: bool = False
+    """Whether there were hashes of all its files to check; runs of older versions have those of some only."""
+
+    @property
+    def not_sealed(self) -> str | None:
+        """What to know of a run without a seal; None for one that has it."""
+        words = f"{self.folder} is not sealed: only its weights were checked, as with runs of older versions of meq"
+        return None if self.sealed else words
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -98,16 +109,34 @@ def shown(facts: EncoderFacts) -> str:
 
 
 def load_run(place: str | Path, *, revision: str | None = None, token: str | None = None) -> TrainedRun:
-    """A run's folder, the folder `model` in it, or a repository of the Hub."""
+    """A run's folder, the folder `model` in it, or a repository of the Hub. A file that has changed is an error."""
     folder = _local(Path(place)) or _downloaded(str(place), revision, token)
+    above = folder.parent if folder.name == "model" and (folder.parent / RECORD).is_file() else None
     if not (folder / TASK).is_file():
         raise StudyError(_unfinished(folder))
+    sealed = _check_seals(folder, above)
     task = read_task(folder / TASK)
-    check_weights(task, folder / WEIGHTS)
+    check_weights(task, folder / WEIGHTS, hashed=sealed)
     model = FusionModel.from_pretrained(folder).eval()
-    above = folder.parent
-    record = read_record(above) if folder.name == "model" and (above / RECORD).is_file() else None
-    return TrainedRun(model=model, task=task, record=record, folder=folder)
+    record = None if above is None else read_record(above)
+    return TrainedRun(model=model, task=task, record=record, folder=folder, sealed=sealed is not None)
+
+
+def _check_seals(folder: Path, above: Path | None) -> str | None:
+    """An error if a file of the model, or of the run above it, is not as it was sealed; else the weights' hash.
+
+    None where there is no seal. A run that is being trained, or was interrupted, is said to be just that.
+    """
+    try:
+        sealed = above is None or check_seal(above) is not None
+        seal = check_seal(folder, may_lack=(CARD,))  # the Hub's card may be edited, and is not downloaded
+    except FormatError as error:
+        if above is not None and not read_record(above).over:
+            raise StudyError(_unfinished(folder)) from error
+        raise
+    if seal is None or not sealed:
+        return None
+    return seal.files[WEIGHTS].sha256
 
 
 def _local(place: Path) -> Path | None:
@@ -131,8 +160,8 @@ def _unfinished(folder: Path) -> str:
     above = folder.parent
     status = read_record(above).status if (above / RECORD).is_file() else "not finished"
     return (
-        f"{folder} has no {TASK}: the run is not finished (its record says: {status}), or was trained by an older "
-        "version of meq. Go on with an interrupted run by the command that began it, and --resume"
+        f"{folder} has no {TASK} that fits its record: the run is not finished (its record says: {status}), or was "
+        "trained by an older version of meq. Go on with an interrupted run by the command that began it, and --resume"
     )
 
 
@@ -140,6 +169,8 @@ def _downloaded(name: str, revision: str | None, token: str | None) -> Path:
     files = (TASK, CONFIG, WEIGHTS)
     try:
         paths = [Path(hf_hub_download(name, file, revision=revision, token=token)) for file in files]
+        with suppress(EntryNotFoundError):  # pushed by an older version
+            hf_hub_download(name, SEAL, revision=revision, token=token)
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise StudyError(

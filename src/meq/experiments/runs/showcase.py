@@ -21,6 +21,7 @@ from meq.data.blanking import blank
 from meq.data.contract import Batch, DataSet, Example, collate
 from meq.encoders import Encoder
 from meq.encoders.survey import Progress
+from meq.errors import in_words, is_users
 from meq.experiments.build import set_iteration
 from meq.experiments.runs.analysis import SCHEMA as ANALYSIS_SCHEMA
 from meq.experiments.runs.analysis import (
@@ -54,8 +55,6 @@ from meq.models.iterated import Iterated
 BATCH = 64
 SAME = 1e-2
 """Logits computed again may differ by this much: another processor, another order of summing."""
-EXPECTED = (ValueError, OSError, ImportError)
-"""What a missing data set, encoder or package raises; anything else is a fault of ours and not caught."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,8 +150,10 @@ class _Look:
     def _tried(self, what: str, advice: str, get: Any) -> Any:
         try:
             return get()
-        except EXPECTED as error:
-            words = " ".join(str(error).split()) or type(error).__name__
+        except Exception as error:
+            if not is_users(error):  # a fault of ours is no advice: it is raised, with its place
+                raise
+            words = " ".join(in_words(error).split())
             self.missing.append(f"Not here: {what}. {words.rstrip('.')}. To have it, {advice}.")
             return None
 

@@ -15,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from meq.data.content import DrawnPicture
+from meq.data.pictures import open_picture
 from meq.experiments.runs.analysis import FOLDER, DiagnosisFile, Numbers, Origin, TrajectoryFile
 from meq.experiments.runs.explanation import Explanation, ModalityView
 from meq.training.sealed import read_sealed, write_sealed
@@ -145,7 +146,7 @@ def kept_picture(picture: Image.Image) -> str:
 
 
 def opened_picture(kept: str) -> Image.Image:
-    return Image.open(io.BytesIO(base64.b64decode(kept))).convert("RGB")
+    return open_picture(base64.b64decode(kept), name="a picture kept for the report")
 
 
 def _kept_view(view: ModalityView) -> ViewFile:

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import struct
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from meq.data.content import MAX_PIXELS, Picture, PictureFile
+from meq.data.content import Picture, PictureFile
 from meq.data.findings import DataError
+from meq.data.pictures import PICTURE_FORMATS, NoPictureError, TooManyPixelsError, open_picture, open_scaled
 from meq.experiments.runs.explain import Explainer
 from meq.experiments.runs.explanation import Explanation
 
 MAX_BYTES = 10 * 2**20
 MAX_CHARACTERS = 4000
 """More than any text encoder here reads; what is longer does not even reach it."""
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-"""Pillow reads many more, some by programs of their own: nothing that a stranger sends is tried on those."""
 ENDING = 40
 """Characters of a long text that are quoted, to show where it was cut."""
 
@@ -38,6 +34,9 @@ class UploadedPicture(Picture):
 
     def open(self) -> Image.Image:
         return _decoded(self.data, self.name)
+
+    def open_scaled(self, side: int) -> tuple[Image.Image, tuple[int, int]]:
+        return open_scaled(self.data, side, name=self.name)  # it was decoded once before it was let in
 
     def fingerprint(self) -> str:
         return hashlib.sha256(self.data).hexdigest()
@@ -126,26 +125,15 @@ def check_showable(explainer: Explainer) -> None:
 
 
 def _decoded(data: bytes, name: str) -> Image.Image:
-    """In RGB. The size that the head states is judged before anything is unpacked."""
+    """In RGB; `meq.data.pictures` says what is decoded at all."""
     try:
-        with warnings.catch_warnings():  # our own limit is stricter than the one that Pillow warns at
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise RefusedError(_too_many_pixels(name, f"says it has {image.width:,} x {image.height:,} pixels"))
-                return image.convert("RGB")
-    except RefusedError:
-        raise
-    except Image.DecompressionBombError as error:
-        raise RefusedError(_too_many_pixels(name, "says it has far more pixels")) from error
-    except UnidentifiedImageError as error:
-        raise RefusedError(f"{name} is not a picture: choose a {_listed(FORMATS)} file.") from error
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
+        return open_picture(data, name=name)
+    except TooManyPixelsError as error:
+        raise RefusedError(str(error)) from error
+    except NoPictureError as error:
+        raise RefusedError(f"{name} is not a picture: choose a {_listed(PICTURE_FORMATS)} file.") from error
+    except DataError as error:
         raise RefusedError(f"{name} is a damaged picture: save it anew, or choose another.") from error
-
-
-def _too_many_pixels(name: str, says: str) -> str:
-    return f"{name} {says}; at most {MAX_PIXELS:,} are decoded: scale it down."
 
 
 def _remove(path: Path, folder: Path) -> None:
