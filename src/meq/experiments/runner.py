@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from meq.experiments.bootstrap import answers_of
 from meq.experiments.borrow import borrow_runs
 from meq.experiments.build import Places, Prepared, build_model, build_objective, check_arm, prepare_data
 from meq.experiments.executors.choice import Serial
@@ -133,7 +134,8 @@ class _Running:
         self._seal_tables()
 
     def _seal_tables(self) -> None:
-        made = table_files(self.study, records_of(self.folder, self.study), measured_of(self.folder, self.study))
+        records, measured = records_of(self.folder, self.study), measured_of(self.folder, self.study)
+        made = table_files(self.study, records, measured, answers=answers_of(self.folder))
         (self.folder / TABLES).mkdir(exist_ok=True)
         for name, content in made.items():
             write_bytes(self.folder / TABLES / name, content)
