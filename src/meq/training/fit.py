@@ -4,8 +4,8 @@ One update sees `batch_size x processes x accumulate` samples. Which samples tho
 depend on the seed, the step and the sample only, and losses and gradients are means over all of them, however they are
 shared out. What the number of processes does change is the order in which floating-point numbers are summed: the same
 update made by one process and by two agrees to rounding, not to the bit, and training carries the difference on.
-`tests/training/test_processes.py` holds the weights after two small epochs to a distance of 1e-9 of their norm in float64
-and 1e-3 in float32. The same run on the same number of processes is the same to the bit, interrupted or not.
+`tests/training/test_processes.py` holds the weights after two small epochs to a distance of 1e-9 of their norm in
+float64 and 1e-3 in float32. The same run on the same number of processes is the same to the bit, interrupted or not.
 """
 
 from __future__ import annotations
