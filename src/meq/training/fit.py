@@ -26,7 +26,7 @@ from torch import Tensor
 from meq.data.contract import Batch, DataSet, collate
 from meq.files import is_full
 from meq.models.base import FusionModel
-from meq.models.hub import WEIGHTS
+from meq.models.hub import CONFIG, WEIGHTS
 from meq.objectives import Loss, Objective
 from meq.training.alarms import Vitals, raised
 from meq.training.batches import Batches, with_last
@@ -368,6 +368,8 @@ class Training:
         for name in (TASK, SEAL):  # they state the weights' hash, and are written at the end
             (self.folder / "model" / name).unlink(missing_ok=True)
         self.model.save_pretrained(self.folder / "model")
+        options = self.folder / "model" / CONFIG
+        (self.folder / "model" / WEIGHTS).chmod(options.stat().st_mode)  # safetensors writes for its owner only
 
     def _in_words(self, error: Exception) -> Exception:
         """What a user can do something about, said with the way on; any other error as it is."""

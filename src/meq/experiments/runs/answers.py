@@ -146,11 +146,15 @@ def check_place(path: Path | str, *, force: bool) -> Path:
 
 
 def _as_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    table = [list(rows[0]) if rows else [], *(list(row.values()) for row in rows)]
+    return "".join(map(_csv_line, table)).encode()
+
+
+def _csv_line(row: Sequence[Any]) -> str:
+    """The line is made with \\r\\n at its end, or the writer would leave a \\r inside a cell without quotes."""
     text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(list(map(csv_cell, rows[0])) if rows else [])
-    writer.writerows(["" if value is None else csv_cell(value) for value in row.values()] for row in rows)
-    return text.getvalue().encode()
+    csv.writer(text, lineterminator="\r\n").writerow("" if value is None else csv_cell(value) for value in row)
+    return text.getvalue().removesuffix("\r\n") + "\n"
 
 
 def csv_cell(value: Any) -> Any:
