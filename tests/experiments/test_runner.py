@@ -111,16 +111,16 @@ def test_a_failed_run_is_recorded_shown_and_can_be_retried(
         shutil.rmtree(copied / place)
         write_manifest(copied, sealed(read_manifest(copied), copied, [], without=place))
 
-    def full(tensors: dict, path: Path) -> None:
-        raise OSError(28, "No space left on device")
+    def broken(tensors: dict, path: Path) -> None:
+        raise OSError(5, "Input/output error")
 
     save = checkpoint.save_file
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoint, "save_file", broken)
     records = run_study(TINY, copied, console=QUIET)
     failed = [record for record in records if record.status == "failed"]
     assert {(record.arm, record.seed) for record in failed} == {("meq", 1), ("meq", 2)}, "the study went on"
     assert failed[0].error.kind == "CheckpointError"
-    assert "No space left" in failed[0].error.message
+    assert "Input/output error" in failed[0].error.message
     assert str(copied) not in failed[0].error.message, "the folder may be moved"
     shown = (copied / "tables" / "dev-accuracy.txt").read_text()
     assert "1 of 3 (seed 1 failed, seed 2 failed)" in shown

@@ -17,7 +17,7 @@ from meq.encoders.reading import EncodedRow, ExampleMaker, Memory, Source, each_
 from meq.encoders.shards import Identity
 from meq.encoders.store import Features, FeatureStore
 from meq.encoders.survey import Progress, Survey, as_error, each_of, take_survey
-from meq.encoders.writing import ShardWriter, fill, mend
+from meq.encoders.writing import ShardWriter, fill, filling, mend
 
 
 @checked_options
@@ -124,6 +124,17 @@ class _Filling:
         self.new |= dict.fromkeys(names, new)
 
     def _stored(
+        self, store: FeatureStore, identity: Identity, contents: Mapping[bytes, Any], encoder: Encoder
+    ) -> tuple[Features, int]:
+        """Nothing is written, and nobody is refused, where all of it is there already."""
+        kept = Features(store.folder, identity)
+        whole = not store.verify and not kept.damaged and all(key in kept for key in contents) and kept.as_listed()
+        if all(each for [each] in self.share.collect([whole])):
+            return kept, 0
+        with filling(store, self.share):
+            return self._fill_store(store, identity, contents, encoder)
+
+    def _fill_store(
         self, store: FeatureStore, identity: Identity, contents: Mapping[bytes, Any], encoder: Encoder
     ) -> tuple[Features, int]:
         if self.share.first:

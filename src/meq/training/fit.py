@@ -4,8 +4,8 @@ One update sees `batch_size x processes x accumulate` samples. Which samples tho
 depend on the seed, the step and the sample only, and losses and gradients are means over all of them, however they are
 shared out. What the number of processes does change is the order in which floating-point numbers are summed: the same
 update made by one process and by two agrees to rounding, not to the bit, and training carries the difference on.
-`tests/training/test_processes.py` holds the weights after two small epochs to a distance of 1e-9 of their norm in float64
-and 1e-3 in float32. The same run on the same number of processes is the same to the bit, interrupted or not.
+`tests/training/test_processes.py` holds the weights after two small epochs to a distance of 1e-9 of their norm in
+float64 and 1e-3 in float32. The same run on the same number of processes is the same to the bit, interrupted or not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 from meq.data.contract import Batch, DataSet, collate
 from meq.files import is_full
 from meq.models.base import FusionModel
-from meq.models.hub import WEIGHTS
+from meq.models.hub import CONFIG, WEIGHTS
 from meq.objectives import Loss, Objective
 from meq.training.alarms import Vitals, raised
 from meq.training.batches import Batches, with_last
@@ -368,6 +368,8 @@ class Training:
         for name in (TASK, SEAL):  # they state the weights' hash, and are written at the end
             (self.folder / "model" / name).unlink(missing_ok=True)
         self.model.save_pretrained(self.folder / "model")
+        options = self.folder / "model" / CONFIG
+        (self.folder / "model" / WEIGHTS).chmod(options.stat().st_mode)  # safetensors writes for its owner only
 
     def _in_words(self, error: Exception) -> Exception:
         """What a user can do something about, said with the way on; any other error as it is."""

@@ -22,6 +22,7 @@ from meq.training.plain import FormatError
 from meq.training.record import encoders_of
 
 PLACE = "runs/meq/seed-0"
+MODEL_FILES = {"config.json", "model.safetensors", "task.json", "README.md", "seal.json"}
 
 
 def dev_examples() -> list[Example]:
@@ -48,7 +49,7 @@ def test_the_model_folder_alone_is_enough(finished: Path, tmp_path: Path) -> Non
     run = load_run(alone)
     assert run.record is None
     assert len(run.predict(dev_examples())) == 24
-    assert {path.name for path in alone.iterdir()} == {"config.json", "model.safetensors", "task.json", "README.md"}
+    assert {path.name for path in alone.iterdir()} == MODEL_FILES
     assert "load_run(" in (alone / "README.md").read_text()
 
 
@@ -64,7 +65,11 @@ def test_weights_that_are_not_those_of_the_task_are_refused(copied: Path) -> Non
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(FormatError, match="its SHA-256 differs"):
+    with pytest.raises(FormatError, match=r"model.safetensors changed since the run was sealed: its SHA-256 differs"):
+        load_run(copied / PLACE)
+    for seal in (copied / PLACE).rglob("seal.json"):
+        seal.unlink()
+    with pytest.raises(FormatError, match=r"is not the file that was saved with task.json: its SHA-256 differs"):
         load_run(copied / PLACE)
 
 
@@ -137,7 +142,7 @@ def test_a_run_is_pushed_whole_and_nothing_else_of_its_folder(copied: Path, monk
 
     monkeypatch.setattr("meq.experiments.runs.load.HfApi", Api)
     assert load_run(copied / PLACE).push_to_hub("me/run", token="t") == "https://hub/me/run"
-    assert sent == {"token": "t", "files": {"config.json", "model.safetensors", "task.json", "README.md"}}
+    assert sent == {"token": "t", "files": MODEL_FILES}
 
 
 def test_a_run_of_the_hub_is_downloaded_and_checked(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
