@@ -14,7 +14,6 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.tracking import get_available_trackers
 from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
@@ -27,6 +26,7 @@ from meq.training.alarms import Vitals, raised
 from meq.training.batches import Batches, with_last
 from meq.training.bundle import TASK, bundled
 from meq.training.checkpoint import Checkpoints
+from meq.training.checks import check_model, check_splits, check_trackers
 from meq.training.config import TrainConfig
 from meq.training.environment import Session, session
 from meq.training.evaluation import labelled, predict_split, scores
@@ -90,8 +90,10 @@ class Training:
     ) -> None:
         self.data, self.objective, self.folder, self.config = data, objective, Path(folder), config
         self.provenance = Provenance() if provenance is None else provenance
+        check_trackers(config.trackers)
+        check_model(model, data)
+        check_splits(data, config)
         self.folder.mkdir(parents=True, exist_ok=True)
-        _refuse_missing_trackers(config.trackers)
         self.accelerator = Accelerator(
             cpu=not torch.accelerator.is_available(),  # or torchrun on CPUs would start runs that ignore each other
             mixed_precision=config.precision,
@@ -328,11 +330,3 @@ class Training:
     def _write_record(self, record: RunRecord) -> None:
         if self.main:
             write_record(self.folder, record)
-
-
-def _refuse_missing_trackers(names: tuple[str, ...]) -> None:
-    """Accelerate leaves out a tracker that is not installed; a run that should be tracked must not go untracked."""
-    available = {str(getattr(tracker, "value", tracker)) for tracker in get_available_trackers()}
-    missing = [name for name in names if name not in available]
-    if missing:
-        raise ValueError(f"the trackers {', '.join(missing)} are not installed: pip install {' '.join(missing)}")
