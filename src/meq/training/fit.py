@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.tracking import get_available_trackers
 from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
@@ -32,6 +31,7 @@ from meq.training.alarms import Vitals, raised
 from meq.training.batches import Batches, with_last
 from meq.training.bundle import TASK, bundled, seal_run
 from meq.training.checkpoint import CheckpointError, Checkpoints
+from meq.training.checks import check_model, check_splits, check_trackers
 from meq.training.config import TrainConfig
 from meq.training.environment import Session, session
 from meq.training.evaluation import labelled, predict_split, scores
@@ -100,7 +100,9 @@ class Training:
     ) -> None:
         self.data, self.objective, self.folder, self.config = data, objective, Path(folder), config
         self.provenance = Provenance() if provenance is None else provenance
-        _refuse_missing_trackers(config.trackers)
+        check_trackers(config.trackers)
+        check_model(model, data)
+        check_splits(data, config)
         self.place = RunPlace(self.folder)
         self.accelerator = Accelerator(
             cpu=not torch.accelerator.is_available(),  # or torchrun on CPUs would start runs that ignore each other
@@ -422,11 +424,3 @@ class Training:
     def _write_record(self, record: RunRecord) -> None:
         if self.main and not self.place.gone():
             write_record(self.folder, record)
-
-
-def _refuse_missing_trackers(names: tuple[str, ...]) -> None:
-    """Accelerate leaves out a tracker that is not installed; a run that should be tracked must not go untracked."""
-    available = {str(getattr(tracker, "value", tracker)) for tracker in get_available_trackers()}
-    missing = [name for name in names if name not in available]
-    if missing:
-        raise ValueError(f"the trackers {', '.join(missing)} are not installed: pip install {' '.join(missing)}")

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from meq.data.content import DrawnPicture, Picture
-from meq.errors import in_words, is_users
 from meq.experiments.runs.explain import Explainer
 from meq.experiments.runs.explanation import Explanation
 from meq.experiments.runs.load import TrainedRun
@@ -43,12 +42,8 @@ class Explorer:
         self.no_pairs: str | None = None
         try:
             self.pairs = example_pairs(run)
-        except Exception as error:
-            if not is_users(error):
-                raise
-            self.no_pairs = (
-                f"the run's own data cannot be read here, so there are no examples to choose from: {in_words(error)}"
-            )
+        except (ValueError, OSError, ImportError) as error:
+            self.no_pairs = f"the run's own data cannot be read here, so there are no examples to choose from: {error}"
 
     @property
     def read(self) -> int:
