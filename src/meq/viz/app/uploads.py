@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers, UploadFile
@@ -78,7 +78,7 @@ async def read_upload(headers: Headers, stream: AsyncIterator[bytes]) -> Upload:
     """The one file of a form, as it streams in; no more of it than one file is ever held."""
     if not headers.get("content-type", "").startswith("multipart/form-data"):
         raise UploadError("An upload is a form with one file in it.")
-    parser = _InMemory(headers, stream, max_files=1, max_fields=0)  # type: ignore[arg-type]
+    parser = _InMemory(headers, stream)
     try:
         form = await parser.parse()
     except UploadError:
@@ -96,9 +96,22 @@ async def read_upload(headers: Headers, stream: AsyncIterator[bytes]) -> Upload:
 
 
 class _InMemory(MultiPartParser):
-    """Starlette's parser, which would put what is larger than this on disk."""
+    """Starlette's parser for one file, which would put a large one on disk, and be content with half of it."""
 
     spool_max_size = MAX_BODY
+
+    def __init__(self, headers: Headers, stream: AsyncIterator[bytes]) -> None:
+        super().__init__(headers, self._to_the_end(stream), max_files=1, max_fields=0)
+        self._ended = False
+
+    def on_end(self) -> None:
+        self._ended = True
+
+    async def _to_the_end(self, stream: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+        async for part in stream:
+            yield part
+        if not self._ended:
+            raise UploadError("The picture did not arrive whole: upload it again.")
 
 
 def _base_name(name: str) -> str:
