@@ -172,8 +172,8 @@ def watch_gradient(state: State) -> None:
             z.register_hook(partial(_warn_not_finite, name))
 
 
-def _warn_not_finite(name: str, gradient: Tensor) -> None:
-    if _is_transformed(gradient) or (gradient.is_cuda and torch.cuda.is_current_stream_capturing()):
+def _warn_not_finite(name: str, gradient: Tensor | None) -> None:
+    if gradient is None or _is_transformed(gradient) or (gradient.is_cuda and torch.cuda.is_current_stream_capturing()):
         return
     with torch.no_grad():
         if bool(torch.isfinite(gradient.sum())) or bool(torch.isfinite(gradient).all()):  # the sum alone may overflow
