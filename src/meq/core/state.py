@@ -155,7 +155,8 @@ def check_start(state: object) -> None:
             raise TypeError(
                 f"start() must return floating-point tensors, tokens (B N D) or vectors (B D); {name!r} is {found}"
             )
-    check_devices(state, label="start() returned ")
+    if len({x.device for x in state.values()}) > 1:
+        check_devices(state, label="start() returned ")
     sizes = {name: x.shape[0] for name, x in state.items()}
     if any(size != batch_size(state) for size in sizes.values()):
         raise ValueError(f"start() returned different batch sizes per modality: {sizes}")
