@@ -346,9 +346,29 @@ def test_a_folder_that_is_not_there_is_an_error_at_once(
     monkeypatch.chdir(tmp_path)
     for place in (tmp_path / "my-model", tmp_path / "models" / "my-model"):
         build("pair").save_pretrained(place)
-    with pytest.raises(FileNotFoundError, match="there is no folder") as caught:
+    with pytest.raises(FileNotFoundError, match="there is no model") as caught:
         meq.MutualEquilibrium.from_pretrained(name.format(here=tmp_path))
     assert "is not there either" in str(caught.value) or "did you mean 'my-model'?" in str(caught.value)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("", "a model is given by its folder, or by owner/name on the Hub, got ''"),
+        (None, "a model is given by its folder, or by owner/name on the Hub, got None"),
+        ("saved/config.json", "saved/config.json is a file: a model is given by the folder it lies in"),
+    ],
+)
+def test_what_names_no_folder_is_answered_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Any, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    build("pair").save_pretrained("saved")
+    with pytest.raises(FileNotFoundError, match=re.escape(words)):
+        meq.MutualEquilibrium.from_pretrained(place)
+    with pytest.raises(ValueError, match=r"config.json, with dim as given now, do not fit saved/model.safetensors"):
+        meq.MutualEquilibrium.from_pretrained("saved", dim=4)
 
 
 def test_a_hub_out_of_reach_is_asked_once_and_then_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from meq.core.operator import Inputs, evaluate
-from meq.core.state import Masks, State, detach, norm
+from meq.core.state import Masks, State, detach, sound_norm
 
 
 class Stop(enum.Enum):
@@ -116,7 +116,7 @@ class Solution:
 
 def residual(move: Tensor, state: Tensor, mask: Tensor | None) -> Float[Tensor, " B"]:
     """|T(z) - z| / |z|; where |z| = 0: inf if T(z) != 0, else 0; NaN where the modality is absent."""
-    return relative(norm(move, mask), norm(state, mask), mask)
+    return relative(sound_norm(move, mask), sound_norm(state, mask), mask)
 
 
 def relative(gap: Tensor, size: Tensor, mask: Tensor | None) -> Tensor:

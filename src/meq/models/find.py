@@ -21,7 +21,11 @@ def missing_here(place: str | Path, what: str) -> str | None:
 
     `what` says in a word what was looked for, such as a model.
     """
+    if not isinstance(place, str | Path) or not str(place):
+        return f"a {what} is given by its folder, or by owner/name on the Hub, got {place!r:.80}"
     path = Path(place)
+    if path.is_file():
+        return f"{place} is a file: a {what} is given by the folder it lies in"
     if path.exists() or _could_be_on_the_hub(path, str(place)):
         return None
     return f"there is no {what} {place}: {_beside(path)}"

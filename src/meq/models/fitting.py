@@ -80,7 +80,8 @@ def built_for(
             if changes:  # of the caller's making as likely as of the file's
                 raise
             raise ValueError(f"{config['file']}: {error!s:.300}") from error
-    _check_shapes(shapes, config["file"], header)
+    changed = f", with {', '.join(changes)} as given now," if changes else ""
+    _check_shapes(shapes, config["file"] + changed, header)
     dtype = _common_dtype(header)
     return lambda: _as_stored(build(), dtype)
 

@@ -117,9 +117,9 @@ class Saveable(nn.Module, ModelHubMixin, library_name="meq", license="apache-2.0
 
 def _file(place: str | Path, name: str, where: dict[str, Any]) -> Path:
     """A file of a saved model, from a local folder or the Hub."""
+    if words := missing_here(place, "model"):
+        raise FileNotFoundError(words)
     if not Path(place).is_dir():
-        if words := missing_here(place, "folder"):
-            raise FileNotFoundError(words)
         return fetched(str(place), [name], what="model", **where)[0]
     path = Path(place) / name
     if not path.is_file():
