@@ -1,4 +1,4 @@
-"""Cases for `test_faults.py`, run in a fresh interpreter: a small study is forked and hurt, then run by the same call."""
+"""Cases for `test_faults.py`, run in a fresh interpreter: a small study is forked and hurt, then run once more."""
 
 from __future__ import annotations
 

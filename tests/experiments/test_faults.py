@@ -26,7 +26,7 @@ from meq.experiments.executors.local import Local
 from meq.experiments.manifest import files_below, read_manifest, write_manifest
 from meq.experiments.study import run_place
 from meq.files import BusyError, NoSpaceError
-from meq.training import fit
+from meq.training.fit import Training
 from meq.training.record import FAILED, RunError, RunRecord, write_record
 
 pytestmark = pytest.mark.fuzz
@@ -166,27 +166,18 @@ def _failed(record: RunRecord, error: RunError) -> RunRecord:
     return replace(record, status=FAILED, metrics={}, predictions={}, checkpoint=None, error=error)
 
 
-@pytest.mark.parametrize("on", ["serial", "local"])
 def test_memory_that_runs_out_is_no_failed_run_and_the_others_go_on(
-    on: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Simulated in this process; a worker's own error is told in the same words."""
-    if on == "local":
-        from meq.experiments.executors.scheduling import problem_of
-
-        problem = problem_of(torch.OutOfMemoryError("CUDA out of memory"))
-        assert "--workers" in problem.words
-        assert not problem.stops
-        return
     study = replace(SHORT, arms=(replace(CONCAT, name="large"), CONCAT), reference="large", seeds=(0,))
-    update = fit.Training._update
+    update = Training._update
 
-    def full(self: fit.Training, batches: list) -> object:
+    def full(self: Training, batches: list) -> object:
         if self.provenance.arm == "large":
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
         return update(self, batches)
 
-    monkeypatch.setattr(fit.Training, "_update", full)
+    monkeypatch.setattr(Training, "_update", full)
     with pytest.raises(StudyError, match=r"1 of 2 runs are missing.*large, seed 0: the device has not enough memory"):
         run_study(study, tmp_path / "study", console=QUIET)
     assert read_record(tmp_path / "study" / run_place("large", 0)).status == "interrupted"
@@ -204,8 +195,15 @@ def test_a_folder_removed_under_a_study_is_an_error(what: str, tmp_path: Path) -
     folder = tmp_path / "study"
     victim = folder if what == "study" else folder / run_place("concat", 0)
     said = r"was removed, or replaced by another folder|No such file"
-    removing = once_trained(folder, ("concat", 0), lambda: shutil.rmtree(victim, ignore_errors=True))
+    removing = once_trained(folder, ("concat", 0), lambda: victim.rename(tmp_path / "removed"))
     with removing, pytest.raises((StudyError, OSError), match=said):
+        run_study(SMALL, folder, console=QUIET)
+
+
+def test_files_removed_under_a_study_are_missed_at_the_end(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    removing = once_trained(folder, ("concat", 1), (folder / "study.json").unlink)
+    with removing, pytest.raises(StudyError, match=r"1 files were removed .*, study\.json among them"):
         run_study(SMALL, folder, console=QUIET)
 
 

@@ -17,7 +17,15 @@ from meq.experiments.build import Places, Prepared, build_model, build_objective
 from meq.experiments.executors.choice import Serial
 from meq.experiments.executors.one_run import recorded
 from meq.experiments.executors.scheduling import Ended, Executor, Job, in_words, sharing_place
-from meq.experiments.manifest import MANIFEST, Manifest, files_below, read_manifest, sealed, write_manifest
+from meq.experiments.manifest import (
+    MANIFEST,
+    Manifest,
+    files_below,
+    may_be_absent,
+    read_manifest,
+    sealed,
+    write_manifest,
+)
 from meq.experiments.manifest import SCHEMA as MANIFEST_SCHEMA
 from meq.experiments.measures import make_measure, measured_of, read_measured
 from meq.experiments.study import RUNS, STUDY, TABLES, Study, StudyError, differences, read_study, run_place, study_text
@@ -79,8 +87,8 @@ def _stopped_by_a_full_disk(folder: Path) -> Iterator[None]:
             raise
         raise NoSpaceError(
             f"the study in {folder} has stopped, since there is no room ({in_bytes(free_bytes(folder))} are free on "
-            "its disk); no run counts as failed for it. Make room, and the same command goes on from the checkpoints. What "
-            f"came in the way: {error}"
+            "its disk); no run counts as failed for it. Make room, and the same command goes on from the checkpoints. "
+            f"What came in the way: {error}"
         ) from error
 
 
@@ -134,12 +142,18 @@ class _Running:
         return True
 
     def _refuse_gone(self, runs: Sequence[tuple[str, int]]) -> None:
-        """Somebody may have removed a run while the others were made: a study without it has not ended well."""
+        """Somebody may have removed files while others were made: a study without them has not ended well."""
         gone = [run for run in runs if (record := recorded(self.folder / run_place(*run))) is None or not record.over]
         if gone:
             raise StudyError(
                 f"{len(gone)} of {len(runs)} runs were removed from {self.folder} while the study was running: "
                 f"{'; '.join(map(in_words, gone[:4]))}. The same command makes them again"
+            )
+        files = [name for name in self.manifest.files if not may_be_absent(name) and not (self.folder / name).is_file()]
+        if files:
+            raise StudyError(
+                f"{len(files)} files were removed from {self.folder} while the study was running, {files[0]} among "
+                "them: bring them back, or remove the folder and run the study anew"
             )
 
     def _settled(self, arm: str, seed: int) -> bool:
