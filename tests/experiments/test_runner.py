@@ -19,7 +19,7 @@ from meq.experiments.manifest import MANIFEST, read_manifest, sealed, write_mani
 from meq.experiments.render import as_text
 from meq.experiments.study import ArmConfig, DataConfig, run_place
 from meq.training import checkpoint
-from meq.training.files import BusyError
+from meq.training.files import BusyError, NoSpaceError
 
 QUIET = Console(quiet=True)
 TINY = make_study("statements-tiny")
@@ -130,6 +130,35 @@ def test_a_failed_run_is_recorded_shown_and_can_be_retried(
     assert sum(record.status == "failed" for record in run_study(TINY, copied, console=QUIET)) == 2, "left as it is"
     records = run_study(TINY, copied, retry_failed=True, console=QUIET)
     assert {record.status for record in records} == {"finished"}
+    assert weights(copied) == weights(finished)
+    assert verify(copied).faults == []
+
+
+def test_a_full_disk_stops_the_study_marks_no_run_as_failed_and_the_same_call_goes_on(
+    finished: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in (1, 2):
+        place = run_place("meq", seed)
+        shutil.rmtree(copied / place)
+        write_manifest(copied, sealed(read_manifest(copied), copied, [], without=place))
+    calls, save = [], checkpoint.save_file
+
+    def full(tensors: dict, path: Path) -> None:
+        calls.append(path)
+        if len(calls) > 4:
+            raise OSError(28, "No space left on device")
+        save(tensors, path)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(NoSpaceError, match=r"no run counts as failed for it\. Make room, and the same command goes on"):
+        run_study(TINY, copied, console=QUIET)
+    assert read_record(copied / run_place("meq", 1)).status == "interrupted"
+    assert not (copied / run_place("meq", 2)).exists(), "the study stopped"
+    assert "failed" not in (copied / "tables" / "runs.txt").read_text()
+    monkeypatch.undo()
+    records = run_study(TINY, copied, console=QUIET)
+    assert {record.status for record in records} == {"finished"}
+    assert read_record(copied / run_place("meq", 1)).sessions[-1].step > 0, "it went on from a checkpoint"
     assert weights(copied) == weights(finished)
     assert verify(copied).faults == []
 

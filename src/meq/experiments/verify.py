@@ -9,7 +9,7 @@ from pathlib import Path
 
 from meq.experiments.bootstrap import answers_of
 from meq.experiments.borrow import read_borrowed
-from meq.experiments.manifest import MANIFEST, Manifest, files_below, read_manifest
+from meq.experiments.manifest import MANIFEST, Manifest, files_below, may_be_absent, read_manifest
 from meq.experiments.measures import measured_of, read_measured
 from meq.experiments.measures.contract import FOLDER as MEASURES
 from meq.experiments.measures.contract import Measured, Values
@@ -111,7 +111,7 @@ class _Verifier:
                 self.found.hashes += 1
 
     def _absent(self, name: str) -> None:
-        if "/checkpoints/" not in name and not name.endswith(f"/model/{WEIGHTS}"):
+        if not may_be_absent(name):
             self._fault(name, "missing")
         elif self.require_checkpoints:
             self._fault(name, "missing, and checkpoints are required")
