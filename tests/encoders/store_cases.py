@@ -13,6 +13,8 @@ from pathlib import Path
 
 import torch
 from encoders.small_set import CountingWords, text_set
+from faults import in_child
+from fuzzing import some
 
 from meq.data.contract import DataSet
 from meq.encoders import FeatureStore, encode
@@ -144,6 +146,23 @@ def a_file_that_may_not_grow(root: str) -> None:
     assert not list(folder.rglob(".*writing*"))
     assert check_what_is_there(folder) == 40
     assert fill_store(folder) == len(TEXTS.splits["train"]) - 40
+
+
+def a_struck_encoding_goes_on(root: str) -> None:
+    """Killed, or met with a full disk, at any change of a file: nothing that was written is lost or encoded again."""
+    folder = Path(root)
+    whole = in_child(lambda: fill_store(folder / "whole"), under=folder / "whole")
+    assert whole.code == 0
+    assert whole.mutations
+    moments = range(1, whole.mutations + 1)
+    for kind, at in [*(("kill", at) for at in some(moments, 10)), *(("full", at) for at in some(moments, 6))]:
+        place = folder / f"{kind}-{at}"
+        struck = in_child(lambda place=place: fill_store(place), under=place, kind=kind, at=at)
+        assert struck.killed if kind == "kill" else struck.code in (0, 1), (kind, at, struck)
+        left = check_what_is_there(place)
+        assert fill_store(place) == len(TEXTS.splits["train"]) - left, f"{kind} at {at}"
+        assert check_what_is_there(place) == len(TEXTS.splits["train"])
+        assert not list(place.rglob(".*")), f"{kind} at {at}: {list(place.rglob('.*'))}"
 
 
 def features(folder: Path) -> Features:

@@ -20,7 +20,7 @@ from meq.data.findings import DataError, Finding
 from meq.encoders.contract import Encoder, Tokens
 from meq.encoders.processes import Share
 from meq.encoders.shards import DamagedError, Identity, Kept, StoreError, as_kept, hash_matches, pack
-from meq.encoders.store import ENCODER, MANIFEST, Features, FeatureStore, read_manifest, shard_files
+from meq.encoders.store import ENCODER, MANIFEST, Features, FeatureStore, shard_files
 from meq.files import BusyError, alone, is_full, room_in_words, write_bytes
 
 BATCH = 32
@@ -77,23 +77,14 @@ class ShardWriter:
 
     def finish(self) -> None:
         """Write the manifest, what is there now, unless it says so already."""
-        features = self.features
-        shards = {
-            name: {"bytes": shard.size, "contents": len(shard)} for name, shard in sorted(features.shards.items())
-        }
-        manifest = {
-            "encoder": asdict(self.identity),
-            "contents": len(features),
-            "truncated": sum(features.cut(place) for place in range(len(features))),
-            "shards": shards,
-        }
-        if manifest != read_manifest(features.folder):
-            self._write(MANIFEST, _json(manifest))
+        content, path = _manifest_of(self.features), self.features.folder / MANIFEST
+        if not path.is_file() or path.read_bytes() != content:
+            self._write(MANIFEST, content)
 
     def _begin(self) -> None:
         folder = _made(self.features.folder)
         if not (folder / ENCODER).exists():
-            self._write(ENCODER, _json(asdict(self.identity)))
+            self._write(ENCODER, _encoder_of(self.identity))
 
     def _write(self, name: str, content: bytes) -> None:
         path = self.features.folder / name
@@ -120,6 +111,13 @@ def mend(store: FeatureStore, identity: Identity) -> list[str]:
     except DamagedError as error:
         lost = []
         damaged[features.folder / MANIFEST] = str(error)
+    expected = {ENCODER: _encoder_of(identity)}
+    if not damaged and features.as_listed():  # else an encoding was killed before it had written the manifest
+        expected[MANIFEST] = _manifest_of(features)
+    for name, content in expected.items():
+        path = features.folder / name
+        if path not in damaged and path.is_file() and path.read_bytes() != content:
+            damaged[path] = f"{path} is damaged: it does not say what the shards are"
     found = [*damaged.values(), *lost]
     if found and store.on_damage == "raise":
         raise DamagedError(f"{found[0]} ({len(found)} in all). To encode what is lost again: on_damage='encode'")
@@ -249,6 +247,22 @@ def _made(folder: Path) -> Path:
     except OSError as error:
         raise StoreError(f"{folder} cannot be made: {error}. The store needs a folder that can be written") from error
     return folder
+
+
+def _encoder_of(identity: Identity) -> bytes:
+    return _json(asdict(identity))
+
+
+def _manifest_of(features: Features) -> bytes:
+    shards = {name: {"bytes": shard.size, "contents": len(shard)} for name, shard in sorted(features.shards.items())}
+    return _json(
+        {
+            "encoder": asdict(features.identity),
+            "contents": len(features),
+            "truncated": sum(features.cut(place) for place in range(len(features))),
+            "shards": shards,
+        }
+    )
 
 
 def _json(content: Any) -> bytes:

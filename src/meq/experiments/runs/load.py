@@ -25,7 +25,6 @@ from meq.models.fitting import read_config
 from meq.models.hub import CONFIG, WEIGHTS
 from meq.models.iterated import Iterated
 from meq.training.bundle import CARD, TASK, Task, check_weights, read_task
-from meq.training.plain import FormatError
 from meq.training.record import RECORD, EncoderFacts, RunRecord, read_record
 from meq.training.request import RunRequest, read_request
 from meq.training.seal import SEAL, check_seal
@@ -123,11 +122,13 @@ def load_run(place: str | Path, *, revision: str | None = None, token: str | Non
     above = folder.parent if folder.name == "model" and (folder.parent / RECORD).is_file() else None
     if not (folder / TASK).is_file():
         raise StudyError(_unfinished(folder))
+    record = None if above is None else read_record(above)
+    if record is not None and not record.over:
+        raise StudyError(_unfinished(folder))
     sealed = _check_seals(folder, above)
     task = read_task(folder / TASK)
     check_weights(task, folder / WEIGHTS, hashed=sealed)
     model = FusionModel.from_pretrained(folder).eval()
-    record = None if above is None else read_record(above)
     run = TrainedRun(model=model, task=task, record=record, folder=folder, sealed=sealed is not None)
     _run_as_trained(run)
     return run
@@ -136,18 +137,11 @@ def load_run(place: str | Path, *, revision: str | None = None, token: str | Non
 def _check_seals(folder: Path, above: Path | None) -> str | None:
     """An error if a file of the model, or of the run above it, is not as it was sealed; else the weights' hash.
 
-    None where there is no seal. A run that is being trained, or was interrupted, is said to be just that.
+    None where there is no seal.
     """
-    try:
-        sealed = above is None or check_seal(above) is not None
-        seal = check_seal(folder, may_lack=(CARD,))  # the Hub's card may be edited, and is not downloaded
-    except FormatError as error:
-        if above is not None and not read_record(above).over:
-            raise StudyError(_unfinished(folder)) from error
-        raise
-    if seal is None or not sealed:
-        return None
-    return seal.files[WEIGHTS].sha256
+    whole = above is None or check_seal(above) is not None
+    seal = check_seal(folder, may_lack=(CARD,))  # the Hub's card may be edited, and is not downloaded
+    return seal.files[WEIGHTS].sha256 if whole and seal is not None else None
 
 
 def _run_as_trained(run: TrainedRun) -> None:
