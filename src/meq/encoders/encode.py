@@ -10,7 +10,7 @@ from typing import Any
 
 from meq.core.options import checked_options, nearest
 from meq.data.contract import DataSet, Rows, Split, features
-from meq.data.findings import Finding, Findings, OnBad
+from meq.data.findings import DataError, Finding, Findings, OnBad
 from meq.encoders.contract import Encoder
 from meq.encoders.processes import Share, this_process
 from meq.encoders.reading import EncodedRow, ExampleMaker, Memory, Source, each_place, places_of
@@ -83,6 +83,9 @@ def encode_and_count(
     for identity, names in _by_identity(encoders, "float32" if where is None else where.dtype).items():
         filling.run(identity, names, encoders[names[0]])
     rows, left_out = _rows(survey, filling, findings)
+    if left_out and not any(rows.values()):
+        message = f"{data.name}: nothing is left of its {sum(left_out.values()):,} examples, none could be encoded"
+        raise DataError(message, *findings.first())
     counts = {name: _count(name, rows, filling) for name in encoders}
     return Encoded(
         data=_encoded(data, rows, filling, counts, left_out),

@@ -46,8 +46,8 @@ def loads(text: str | bytes, where: str) -> Any:
     try:
         return parse_json(text, hook=number)
     except JsonError as error:
-        place = f", line {error.line}, column {error.column}" if error.line else ""
-        raise FormatError(f"{where}{place}: {error}") from error
+        place = f" (line {error.line}, column {error.column})" if error.line else ""
+        raise FormatError(f"{where}: {error}{place}") from error
 
 
 def _not_finite(word: Any, where: str) -> float:
