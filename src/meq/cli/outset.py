@@ -75,7 +75,7 @@ def check_data(data: str | None, root: Path | None) -> None:
 def check_there(path: Path, what: str) -> None:
     """An error if that file or folder is not there."""
     if not path.exists():
-        raise ValueError(f"{path}: there is no such {what}{nearest_beside(path)}")
+        raise ValueError(f"{path}: the {what} is missing{nearest_beside(path)}")
 
 
 def check_device(device: str | None) -> None:

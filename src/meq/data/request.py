@@ -63,10 +63,6 @@ class DataRequest:
         return {name: _as_text(name, value) for name, value in self.options.items()}
 
     def _check_columns(self) -> None:
-        if not Path(self.data).is_file():  # said first: of a file that is not there, columns are no question
-            raise DataError(f"{self.data}: there is no such file{nearest_beside(Path(self.data))}")
-        if self.root is not None and not self.root.is_dir():
-            raise DataError(f"{self.root} is not a folder: the paths of pictures and sounds in {self.data} begin there")
         if self.label is None:
             raise DataError(f"{self.data}: name the column that holds the labels (--label)")
         if not (self.images or self.texts or self.audios or self.vectors):
@@ -74,6 +70,10 @@ class DataRequest:
                 f"{self.data}: name at least one column to learn from (--image, --text, --audio, --vector; two or more "
                 "for a mutual equilibrium)"
             )
+        if not Path(self.data).is_file():
+            raise DataError(f"{self.data}: there is no such file{nearest_beside(Path(self.data))}")
+        if self.root is not None and not self.root.is_dir():
+            raise DataError(f"{self.root} is not a folder: the paths of pictures and sounds in {self.data} begin there")
 
     def _check_no_columns(self) -> None:
         if self.data not in registry.DATA_SETS:
