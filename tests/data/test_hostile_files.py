@@ -18,7 +18,6 @@ from PIL import Image
 
 from meq.data.content import PictureFile, SoundFile
 from meq.data.findings import DataError, Findings
-from meq.data.foreign import LONGEST, shown
 from meq.data.jsonl import MAX_LINE_BYTES, json_lines, read_json
 from meq.data.masks import picture_size
 from meq.data.mosei import mosei
@@ -26,6 +25,7 @@ from meq.data.pickles import load_plain
 from meq.data.pictures import MAX_PICTURE_BYTES
 from meq.data.table import table
 from meq.data.wav import MAX_WAV_BYTES
+from meq.foreign import LONGEST, shown
 from meq.training.plain import FormatError, loads
 
 pytestmark = needs_fork

@@ -13,7 +13,7 @@ from meq.experiments import StudyError, read_record, records_of, run_study, veri
 from meq.experiments.borrow import BORROWED, borrow_runs, read_borrowed
 from meq.experiments.runs.load import load_run
 from meq.experiments.study import DataConfig, Matched, run_place
-from meq.training.files import sha256
+from meq.files import sha256
 
 QUIET = Console(quiet=True)
 SHORT = replace(SMALL.train, epochs=1)

@@ -18,12 +18,13 @@ from rich.console import Console
 from safetensors.torch import load_file
 from training.small import PENALTIES, small_config, small_data, small_model, train_small
 
+from meq.errors import Interrupted
 from meq.files import BusyError, NoSpaceError, alone
 from meq.objectives import Objective
 from meq.training import CheckpointError, TrainingError, bundle, fit, place, seed_everything
 from meq.training.place import GoneError
 from meq.training.record import read_record
-from meq.training.signals import Interrupted, StopRequests
+from meq.training.signals import StopRequests
 
 fitting = importlib.import_module("meq.training.fit")  # `meq.training.fit` itself is the function
 

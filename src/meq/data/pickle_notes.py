@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from meq.data.findings import DataError
-from meq.data.foreign import shown
+from meq.foreign import shown
 
 KINDS = "biufcSUO"
 """Kinds of dtype that are read: numbers, bytes, texts and objects, whose elements are checked as all the rest."""

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
 from meq.data.findings import DataError
-from meq.data.foreign import shown
 from meq.data.pickle_notes import Budget, Memo, check_keys, check_unfolded, makers_of, settled_value
 from meq.data.regular_files import open_regular
+from meq.foreign import shown
 
 
 def load_plain(path: Path) -> Any:

@@ -17,10 +17,10 @@ from typing import Any, BinaryIO
 
 from meq.core.options import nearest
 from meq.data.findings import DataError, Findings
-from meq.data.foreign import shown
 from meq.data.jsonl import BOM, MAX_LINE_BYTES, json_lines, numbered_lines
 from meq.data.regular_files import open_regular
 from meq.data.table_parquet import parquet_columns, parquet_rows
+from meq.foreign import shown
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from meq.data.findings import DataError
-from meq.data.foreign import shown
 from meq.data.regular_files import open_regular
+from meq.foreign import shown
 
 MAX_ROWS = 100_000_000
 """A Parquet file that says it has more is refused before it is read."""

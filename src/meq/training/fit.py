@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from meq.data.contract import Batch, DataSet, collate
+from meq.errors import Interrupted
 from meq.files import is_full
 from meq.models.base import FusionModel
 from meq.models.hub import CONFIG, WEIGHTS
@@ -59,7 +60,7 @@ from meq.training.record import (
 from meq.training.request import write_request
 from meq.training.seal import SEAL
 from meq.training.seeds import sample_seeds
-from meq.training.signals import Interrupted, StopRequests
+from meq.training.signals import StopRequests
 
 
 class TrainingError(RuntimeError):

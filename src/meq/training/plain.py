@@ -15,8 +15,8 @@ from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from meq.core.options import nearest
-from meq.data.foreign import shown
 from meq.data.strict_json import JsonError, parse_json
+from meq.foreign import shown
 
 NOT_FINITE = "not finite"
 LATER = "later"

@@ -14,7 +14,7 @@ from meq.core.options import nearest
 from meq.data.content import Content, Picture, Regions, SoundFile
 from meq.data.contract import DataSet, Example
 from meq.data.findings import DataError
-from meq.data.foreign import printable
+from meq.foreign import printable
 from meq.viz.examples import draw_sheet
 
 SUFFIXES = (".png", ".jpg", ".jpeg")

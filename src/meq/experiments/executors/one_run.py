@@ -13,10 +13,10 @@ from meq.experiments.executors.scheduling import Run, in_words
 from meq.experiments.measures import read_measured, take_measure, write_measured
 from meq.experiments.measures.contract import Trained
 from meq.experiments.study import Study, StudyError, run_place
+from meq.files import alone, sha256
 from meq.models.base import FusionModel
 from meq.models.hub import WEIGHTS
 from meq.objectives.floors import ARROW
-from meq.training.files import alone, sha256
 from meq.training.fit import Training
 from meq.training.progress import LiveBar
 from meq.training.record import FAILED, RECORD, RunRecord, read_record

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from meq.core.solution import Stop
 from meq.data.findings import Finding
-from meq.training.files import write_bytes
+from meq.files import write_bytes
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
 FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
