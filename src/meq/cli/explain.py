@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from meq.analysis.attribution import METHODS
+from meq.analysis.attribution import DEFAULT_METHOD, METHODS
 from meq.cli.asking import Debug, ImageEncoder, TextEncoder
 from meq.cli.errors import errors_in_words
 from meq.experiments.runs.encoders import encoders_of_run
-from meq.experiments.runs.explain import DEFAULT_METHOD, Explainer
+from meq.experiments.runs.explain import Explainer
 from meq.experiments.runs.explanation import Contrast, Explanation
 from meq.experiments.runs.load import load_run
 from meq.viz.needs import require_matplotlib

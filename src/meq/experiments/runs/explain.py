@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from meq.analysis.attribution import METHODS, attribute
+from meq.analysis.attribution import DEFAULT_METHOD, METHODS, attribute
+from meq.analysis.shares import modality_effects
 from meq.analysis.subject import Case, check_iterates, held_still, open_case, stopped_at
 from meq.core.options import checked_options, nearest
 from meq.core.state import State
@@ -21,14 +22,13 @@ from meq.data.content import Content, Picture, PictureFile, Regions
 from meq.data.contract import Batch, DataSet, Example, collate, features
 from meq.data.metrics import ACCURACY
 from meq.encoders import Encoder, Tokens
+from meq.experiments.runs.analysis import read_maps
 from meq.experiments.runs.encoders import encoders_of_run
 from meq.experiments.runs.explanation import Contrast, Explanation, ModalityView
 from meq.experiments.runs.load import TrainedRun
 from meq.experiments.study import StudyError
 
-DEFAULT_METHOD = "gradient"
-"""The paper shows Grad-CAM, which on these models may point away from the object after the first exchange; see
-docs/log.md. The gradient through the steps points at it, for every mixer and every modality."""
+UNTESTED = "Whether maps of this model mean anything was not tested: meq analyze does"
 SHOWN_SIDE = 640
 """Pixels of a picture's longer side that are kept for showing."""
 
@@ -98,10 +98,27 @@ class Explainer:
             target="answer" if target is None else target,
         )
         self._check_maps(found.maps, method)
-        return [
+        effects = modality_effects(model, batch.features, batch.masks)
+        made = [
             self._explanation(example, row, walk, found.classes[0, row], found.maps, method)
             for row, example in enumerate(opened)
         ]
+        return [
+            replace(
+                each,
+                effects={name: float(effects[name][row]) for name in each.views if name in effects},
+                evidence=self._evidence(method),
+            )
+            for row, each in enumerate(made)
+        ]
+
+    def _evidence(self, method: str) -> str:
+        """What is known of the worth of this run's maps."""
+        known = read_maps(self.run.folder.parent) if self.run.folder.name == "model" else None
+        if known is None or known.origin.weights_sha256 != self.run.task.weights_sha256:
+            return UNTESTED
+        other = "" if known.method == method else f"; these maps are by {method}, which was not tested"
+        return f"{known.words}{other}"
 
     def contrast(
         self,
