@@ -15,9 +15,9 @@ from meq.analysis.attribution import attribute
 from meq.analysis.subject import Subject, held_still
 from meq.core.options import checked_options
 
-LEVELS = (0.1, 0.25, 0.5, 0.75)
+LEVELS = (0.1, 0.3, 0.6)
 """Shares of the tokens that are taken away or kept."""
-ORDERS = 4
+ORDERS = 3
 """Random orders per sample; a constant map prefers no token, so what it is worth is their mean."""
 
 

@@ -26,7 +26,9 @@ def explain(
     model: Annotated[str, typer.Option(help="The folder of a trained run, or its name on the Hub.")],
     out: Annotated[Path, typer.Option(help="The folder for the pictures; what is there is overwritten.")] = OUT,
     steps: Annotated[int | None, typer.Option(help="The last step to look at; twice the read depth K.", min=1)] = None,
-    method: Annotated[str, typer.Option(help=f"Of heat maps and shades: {', '.join(METHODS)}.")] = DEFAULT_METHOD,
+    method: Annotated[
+        str | None, typer.Option(help=f"Of heat maps and shades: {', '.join(METHODS)}; {DEFAULT_METHOD} where it fits.")
+    ] = None,
     instead: Annotated[str | None, typer.Option(help="Another text, to compare with.")] = None,
     animation: Annotated[str, typer.Option(help="gif or webp.")] = "gif",
     image_encoder: ImageEncoder = None,

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from meq.analysis.attribution import DEFAULT_METHOD
+from meq.analysis.attribution import default_method
 from meq.analysis.diagnosis import Diagnosis, diagnose
 from meq.analysis.faithfulness import measure_faithfulness
 from meq.analysis.subject import check_iterates
@@ -34,7 +34,7 @@ from meq.training.evaluation import labelled
 
 BATCH = 64
 MAPPED = 128
-"""Examples whose maps are tested, spread over the split: each takes some seventy answers."""
+"""Examples whose maps are tested, spread over the split: each takes some fifty answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,8 @@ def tested_maps(model: Iterated, data: DataSet, origin: Origin, progress: Progre
         return None
     if progress is not None:
         progress("testing the maps", 0, 1)
-    found = measure_faithfulness(model, batches, method=DEFAULT_METHOD)
+    method = default_method(model, batches[0].features, batches[0].masks)
+    found = measure_faithfulness(model, batches, method=method)
     if progress is not None:
         progress("testing the maps", 1, 1)
     return maps_file(found, origin)

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from meq.analysis.attribution import DEFAULT_METHOD, METHODS, attribute
+from meq.analysis.attribution import METHODS, attribute, default_method
 from meq.analysis.shares import modality_effects
 from meq.analysis.subject import Case, check_iterates, held_still, open_case, stopped_at
 from meq.core.options import checked_options, nearest
@@ -74,11 +74,11 @@ class Explainer:
         examples: Sequence[Example],
         *,
         steps: Sequence[int] | None = None,
-        method: str = DEFAULT_METHOD,
+        method: str | None = None,
         label: str | None = None,
     ) -> list[Explanation]:
         """One explanation per example, in order; see `explain`."""
-        if method not in METHODS:
+        if method is not None and method not in METHODS:
             raise ValueError(f"there is no method {method!r}: {nearest(method, METHODS)}")
         chosen = _chosen_steps(steps, self.read)
         opened = [self._open(example) for example in examples]
@@ -87,6 +87,7 @@ class Explainer:
         batch = self._batch(opened)
         target = self._target(label, len(opened))
         model: Any = self.run.model
+        method = default_method(model, batch.features, batch.masks) if method is None else method
         with torch.no_grad(), held_still(model):
             walk = _walk(open_case(model, batch.features, batch.masks), chosen)
         found = attribute(
@@ -126,7 +127,7 @@ class Explainer:
         instead: Mapping[str, Content] | str,
         *,
         steps: Sequence[int] | None = None,
-        method: str = DEFAULT_METHOD,
+        method: str | None = None,
     ) -> Contrast:
         """The example beside itself with other content; a string takes the place of its text."""
         changes: dict[str, Content] = {self._only("text"): instead} if isinstance(instead, str) else dict(instead)
@@ -248,12 +249,12 @@ def explain(
     *,
     encoders: Mapping[str, Encoder] | None = None,
     steps: Sequence[int] | None = None,
-    method: str = DEFAULT_METHOD,
+    method: str | None = None,
     label: str | None = None,
 ) -> list[Explanation]:
     """What a trained run makes of examples with raw content, at each of `steps` (0 to 2 K unless given; K always).
 
-    `method` is a key of `meq.analysis.attribution.METHODS`. Maps are of the model's own answer, the same at every step,
+    `method` is a key of `meq.analysis.attribution.METHODS`; None is its `default_method`. Maps are of the model's own answer, the same at every step,
     or of `label`. Methods through the steps cost more the further they go: ask for fewer steps of a large model.
     """
     return Explainer(run, encoders=encoders)(examples, steps=steps, method=method, label=label)
