@@ -25,6 +25,7 @@ from meq.errors import in_words, is_users
 from meq.experiments.runs.analysis import SCHEMA as ANALYSIS_SCHEMA
 from meq.experiments.runs.analysis import (
     DiagnosisFile,
+    MapsFile,
     Origin,
     RunAnalysis,
     TrajectoryFile,
@@ -32,6 +33,7 @@ from meq.experiments.runs.analysis import (
     read_analysis,
     trajectory_file,
 )
+from meq.experiments.runs.analyze import tested_maps
 from meq.experiments.runs.data import Reading, as_features
 from meq.experiments.runs.encoders import encoders_of_run
 from meq.experiments.runs.explanation import Explanation
@@ -121,12 +123,13 @@ class _Look:
         features = None
         if raw is not None and encoders is not None:
             features = self._tried("features", "mend what is named", partial(self._features, raw, encoders))
-        diagnosis, trajectory = self._kept_analysis()
+        diagnosis, trajectory, maps = self._kept_analysis()
         eigenvalues = None
         if features is not None and self._iterates:
             diagnosis = diagnosis or self._tried("the diagnosis", "report it", partial(self._diagnosed, features))
             trajectory = trajectory or self._tried("the score along k", "report it", partial(self._followed, features))
             eigenvalues = self._tried("the eigenvalues", "report it", partial(self._eigenvalues, features))
+            maps = maps or self._tried("the test of the maps", "report it", partial(self._maps, features))
         examples = () if raw is None else self._examples(raw, encoders)
         return ShowcaseFile(
             schema=SCHEMA,
@@ -138,6 +141,7 @@ class _Look:
             trajectory=trajectory,
             eigenvalues=eigenvalues,
             missing=tuple(self.missing),
+            maps=maps,
         )
 
     @property
@@ -204,17 +208,23 @@ class _Look:
 
     # -- the equilibrium -----------------------------------------------------------------------------------------------
 
-    def _kept_analysis(self) -> tuple[DiagnosisFile | None, TrajectoryFile | None]:
+    def _kept_analysis(self) -> tuple[DiagnosisFile | None, TrajectoryFile | None, MapsFile | None]:
         found: RunAnalysis | None = read_analysis(self.files.folder)
         if found is None or found.diagnosis.origin.weights_sha256 != self.run.task.weights_sha256:
-            return None, None
-        return found.diagnosis, found.trajectory
+            return None, None, None
+        return found.diagnosis, found.trajectory, found.maps
 
     def _diagnosed(self, data: DataSet) -> DiagnosisFile:
         self.progress("diagnosing", 0, 1)
-        found: Diagnosis = diagnose(self.run.model, self._output(data), samples=self.showing.samples)
+        answered = [batch for _, batch in _batches(data)]
+        found: Diagnosis = diagnose(self.run.model, self._output(data), data=answered, samples=self.showing.samples)
         self.progress("diagnosing", 1, 1)
         return diagnosis_file(found, self._origin())
+
+    def _maps(self, data: DataSet) -> MapsFile | None:
+        model = self.run.model
+        assert isinstance(model, Iterated)
+        return tested_maps(model, data, self._origin(), self.progress)
 
     def _followed(self, data: DataSet) -> TrajectoryFile:
         model, total = self.run.model, len(data.splits[self.split])

@@ -180,6 +180,12 @@ def _remarks(explanations: Sequence[Explanation]) -> str:
         f"Heat and shaded words: {first.method}, what {whose} depends on; one colour scale for all steps. The dashed "
         f"line is K = {first.read}, the step the answer is read at; what comes after it goes beyond training.",
         *(
+            f"{title}: {each.shares_in_words}."
+            for title, each in zip(TITLES, explanations, strict=False)
+            if each.effects
+        ),
+        *([f"{first.evidence}."] if first.evidence else []),
+        *(
             f"{title}: the iteration stopped being finite after step {each.stopped}, which is shown from then on."
             for title, each in zip(TITLES, explanations, strict=False)
             if each.stopped is not None
