@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from meq.experiments.arms import EQUILIBRIUM, baseline, equilibrium, graph, only, with_penalty
 from meq.experiments.settings import Setting
@@ -149,7 +150,7 @@ def solvers(setting: Setting) -> Study:
     Duration: two hours on two cores in quick form.
     Expect: the paper warns of solvers that fail numerically; a run that fails is shown as failed.
     """
-    constant = {"damping": DAMPING} if setting.shape.get("damping") == LEARNED else {}
+    constant: dict[str, Any] = {"damping": DAMPING} if setting.shape.get("damping") == LEARNED else {}
     arms: list[ArmConfig] = [
         replace(equilibrium(setting, f"{solver}-{backward}", **constant), solver=solver, backward=backward)
         for solver in ("damped", "anderson", "broyden")
