@@ -96,7 +96,7 @@ def test_a_check_that_finds_something_fails_and_says_where(tmp_path: Path) -> No
         (["check", "snli-ve", "nowhere"], "is not a folder"),
         (["check", "scenes", "--set", "trian=18"], "did you mean 'train'?"),
         (["check", "scenes", "--set", "train"], "NAME=VALUE"),
-        (["check", "scenes", "--label", "y"], "leave out label"),
+        (["check", "scenes", "--label", "y"], "leave out --label"),
         (["check", "none.csv", "--label", "y", "--text", "t"], "no such file"),
         (["check", "none.csv", "--text", "t"], "--label"),
         (["check", "none.csv", "--label", "y"], "at least one column"),

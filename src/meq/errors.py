@@ -15,6 +15,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from types import FrameType, TracebackType
 from typing import NoReturn
 
@@ -32,12 +33,18 @@ EXTRAS: Mapping[str, str] = {
 """Which extra of meq brings a package that is not always there, by the name it is imported by."""
 OUT_OF_MEMORY = "DefaultCPUAllocator"
 """Whose words torch uses where memory runs out on a CPU; the error itself is a plain RuntimeError."""
-LONGEST = 800
-"""Characters of a message; what is longer loses its middle."""
+LONGEST, LINES = 600, 8
+"""Characters of each line of a message, which loses its middle where it is longer; and how many lines there may be."""
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: somebody else than the user asks the process to end, as a batch system does."""
+class Interrupted(KeyboardInterrupt):
+    """Asked to end: by Ctrl-C, or by SIGTERM, as a batch system does. 128 + `number` is what a shell expects."""
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.number = number
+
+    number = signal.SIGTERM
 
 
 def is_users(error: BaseException) -> bool:
@@ -73,6 +80,12 @@ def missing_extra(error: BaseException) -> str | None:
     return None if name is None else EXTRAS.get(name.partition(".")[0])
 
 
+def require(module: str, what: str) -> None:
+    """An error that names the extra to install, if that package is not there; nothing is imported."""
+    if find_spec(module) is None:
+        raise ImportError(f"{what} needs {module}: pip install 'meq[{EXTRAS[module]}]'")
+
+
 def in_words(error: BaseException) -> str:
     """What to tell of an error of the user's: one sentence that fits on a screen, and that no data can colour."""
     return shortened(_sentence(error))
@@ -97,14 +110,16 @@ def where(error: BaseException) -> str:
 
 def shortened(words: str) -> str:
     """Without control characters, which a terminal would obey, and without the middle of what is too long."""
-    clean = "".join(each if each.isprintable() or each == "\n" else "?" for each in words).strip()
-    half = LONGEST // 2
-    return clean if len(clean) <= LONGEST else f"{clean[:half]} ... {clean[-half:]}"
+    half, lines = LONGEST // 2, []
+    for line in words.strip().splitlines()[:LINES]:
+        clean = "".join(each if each.isprintable() else "?" for each in line)
+        lines.append(clean if len(clean) <= LONGEST else f"{clean[:half]} ... {clean[-half:]}")
+    return "\n".join(lines)
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM raises `Terminated` for as long as the block lasts, unless somebody else sees to that signal."""
+    """SIGTERM raises `Interrupted` for as long as the block lasts, unless somebody else sees to that signal."""
     mine = threading.current_thread() is threading.main_thread()
     if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -118,7 +133,7 @@ def terminable() -> Iterator[None]:
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once, or what was begun could not be left in order
-    raise Terminated
+    raise Interrupted(number)
 
 
 def _sentence(error: BaseException) -> str:

@@ -13,7 +13,7 @@ from meq.experiments import StudyError, read_record, records_of, run_study, veri
 from meq.experiments.borrow import BORROWED, borrow_runs, read_borrowed
 from meq.experiments.runs.load import load_run
 from meq.experiments.study import DataConfig, Matched, run_place
-from meq.training.files import sha256
+from meq.files import sha256
 
 QUIET = Console(quiet=True)
 SHORT = replace(SMALL.train, epochs=1)
@@ -83,7 +83,7 @@ def test_unfinished_runs_stay_where_they_are(first: Path, tmp_path: Path) -> Non
         (place / folder / "file").touch()
     borrow_runs(FIRST, tmp_path / "whole", [source], QUIET)
     taken = tmp_path / "whole" / run_place("concat", 0)
-    assert {path.name for path in taken.iterdir()} == {"record.json", "model", "predictions", BORROWED}
+    assert {path.name for path in taken.iterdir()} == {"record.json", "seal.json", "model", "predictions", BORROWED}
     record = place / "record.json"
     record.write_text(record.read_text().replace('"status": "finished"', '"status": "running"'))
     assert read_record(place).status == "running"

@@ -18,8 +18,8 @@ from meq.experiments import StudyError, make_study, make_tables, read_record, re
 from meq.experiments.manifest import MANIFEST, read_manifest, sealed, write_manifest
 from meq.experiments.render import as_text
 from meq.experiments.study import ArmConfig, DataConfig, run_place
+from meq.files import BusyError, NoSpaceError
 from meq.training import checkpoint
-from meq.training.files import BusyError, NoSpaceError
 
 QUIET = Console(quiet=True)
 TINY = make_study("statements-tiny")

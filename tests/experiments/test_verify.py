@@ -15,7 +15,7 @@ from meq.experiments import StudyError, make_study, read_predictions, read_recor
 from meq.experiments.bootstrap import answers_of
 from meq.experiments.manifest import MANIFEST, files_below, read_manifest, sealed, write_manifest
 from meq.experiments.tables import table_files
-from meq.training.files import sha256, write_bytes
+from meq.files import sha256, write_bytes
 from meq.training.plain import FormatError
 from meq.training.predictions import write_predictions
 from meq.training.record import HashedFile, RunRecord, write_record

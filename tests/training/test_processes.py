@@ -65,7 +65,6 @@ def test_the_processes_of_a_launch_do_not_refuse_each_other_and_are_refused_toge
     assert done.returncode != 0
     assert done.stdout.count("refused: another process is at work on the run in") == 2, done.stderr[-2000:]
     assert os.listdir(tmp_path / "run") == []
-    trained(tmp_path / "run", processes=2, batch_size=4)
 
 
 def _made(folder: Path) -> Path:

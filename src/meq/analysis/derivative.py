@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,8 +168,10 @@ class _Direction:
             operator, inputs = self._at(layout.unflatten(leaves), weights)
             reached = [*evaluate(operator, sample.state, inputs).values(), *operator.start(inputs).values()]
             total = torch.stack([x.sum() for x in reached]).sum()
-        found = torch.autograd.grad(total, list(named.values()), allow_unused=True) if total.requires_grad else []
-        unread = [name for name, gradient in zip(named, found or [None] * len(named), strict=True) if gradient is None]
+        found: Sequence[Tensor | None] = [None] * len(named)
+        if total.requires_grad:
+            found = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+        unread = [name for name, gradient in zip(named, found, strict=True) if gradient is None]
         if unread:
             raise ValueError(
                 f"{unread[0]} cannot matter here: neither T nor its start depends on it, so there is nothing to derive"

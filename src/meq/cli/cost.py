@@ -9,6 +9,7 @@ import typer
 
 from meq.cli.asking import Debug
 from meq.cli.errors import errors_in_words
+from meq.cli.outset import check_device
 from meq.experiments.cost.run import PASSES, cost_of_run, run_cost_table
 from meq.experiments.cost.sweep import STEPS
 from meq.experiments.render import as_text
@@ -38,11 +39,13 @@ def cost(
     Measured at the run's own token counts, on its own data where that can be read again, its encoders included.
     """
     with errors_in_words(debug):
+        depths, counts = _numbers(steps.split(","), "--steps 1,2,5"), _counts(tokens or ())
+        check_device(device)
         found = cost_of_run(
             load_run(run),
             batch_size=batch_size,
-            steps=_numbers(steps.split(","), "--steps 1,2,5"),
-            tokens=_counts(tokens or ()),
+            steps=depths,
+            tokens=counts,
             passes=passes,
             device=device,
         )
@@ -51,12 +54,17 @@ def cost(
 
 def _counts(settings: Sequence[str]) -> dict[str, int]:
     parts = [setting.partition("=") for setting in settings]
+    if any(not name or not equals for name, equals, _ in parts):
+        raise ValueError(f"--tokens is written NAME=COUNT, as in --tokens image=50; got {' '.join(settings)!r}")
     numbers = _numbers([count for _, _, count in parts], "--tokens image=50")
     return {name: count for (name, _, _), count in zip(parts, numbers, strict=True)}
 
 
 def _numbers(words: Sequence[str], example: str) -> list[int]:
     try:
-        return [int(word) for word in words]
+        numbers = [int(word) for word in words]
     except ValueError as error:
         raise ValueError(f"whole numbers are needed, as in {example}; got {','.join(words)!r}") from error
+    if any(number < 1 for number in numbers):
+        raise ValueError(f"numbers of at least 1 are needed, as in {example}; got {','.join(words)!r}")
+    return numbers

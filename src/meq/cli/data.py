@@ -30,7 +30,7 @@ from meq.data.check import inspect_data
 from meq.data.findings import Findings
 from meq.data.registry import DATA_SETS, Entry
 from meq.training.plain import dumps
-from meq.viz.listing import choose_examples, describe_examples, save_sheet
+from meq.viz.listing import check_sheet, choose_examples, describe_examples, save_sheet
 
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, what is wrong, what it looks like.")
 
@@ -100,6 +100,8 @@ def show(
 ) -> None:
     """Print a few examples, and draw them with --out."""
     with errors_in_words(debug):
+        if out is not None:
+            check_sheet(out)
         asked = request(data, root, (image, text, audio, vector), (label, split, group), set_)
         opened = asked.open(Findings("skip" if skip_bad else "raise"))
         examples = choose_examples(opened, part, count, seed=seed)

@@ -12,7 +12,9 @@ from rich.console import Console
 from meq.cli.asking import Debug
 from meq.cli.bars import Bars
 from meq.cli.errors import errors_in_words
+from meq.cli.outset import check_folder
 from meq.data.registry import open_data
+from meq.errors import require
 from meq.experiments.recipes import make_study
 from meq.experiments.runner import run_study
 from meq.experiments.runs.analyze import Looking, analyze_run
@@ -37,6 +39,8 @@ def demo(
     """
     console = Console()
     with errors_in_words(debug, hint="the same command goes on from there"):
+        require("matplotlib", "the report at the end")
+        check_folder(out, "--out")
         study = make_study("demo", "scenes", quick=True)
         console.print(
             f"Pictures of coloured shapes, some camouflaged, some covered, and statements that are true of them, false "

@@ -33,12 +33,14 @@ from meq.cli.asking import (
 )
 from meq.cli.bars import Bars
 from meq.cli.errors import errors_in_words
+from meq.cli.outset import check_device, check_folder
 from meq.data.findings import Findings, OnBad
 from meq.data.request import DataRequest
 from meq.data.table_files import is_table
-from meq.encoders.choice import encoders_by_kind, encoding_device, preferred_names
+from meq.encoders.choice import check_request, encoders_by_kind, encoding_device, preferred_names
 from meq.encoders.encode import Encoded, encode_and_count
 from meq.encoders.store import FeatureStore
+from meq.encoders.writing import refuse_filling
 
 SHOWN = 5
 """How many problems are shown."""
@@ -61,7 +63,7 @@ def encode(
     region_encoder: RegionEncoder = None,
     audio_encoder: AudioEncoder = None,
     dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float16",
-    batch_size: Annotated[int, typer.Option(help="Contents that an encoder reads at once.")] = 32,
+    batch_size: Annotated[int, typer.Option(help="Contents that an encoder reads at once.", min=1)] = 32,
     device: Annotated[str | None, typer.Option(help="Where encoders run; an accelerator if there is one.")] = None,
     skip_bad: SkipBad = False,
     verify: Annotated[bool, typer.Option(help="Hash the store's files first, and see to damaged ones.")] = False,
@@ -79,6 +81,9 @@ def encode(
         place = FeatureStore(folder=store, dtype=dtype, verify=verify, on_damage=on_damage)  # type: ignore[arg-type]
         asked = request(data, root, (image, text, audio, vector), (label, split, group), set_)
         chosen = {"image": image_encoder, "text": text_encoder, "regions": region_encoder, "audio": audio_encoder}
+        check_folder(store, "--store")
+        check_device(device)
+        check_request(asked, chosen)
         fill_store(asked, place, chosen, on_bad="skip" if skip_bad else "raise", batch_size=batch_size, device=device)
 
 
@@ -93,6 +98,8 @@ def fill_store(
 ) -> None:
     """Read, encode and say what was done; of several processes, the first one speaks."""
     findings = Findings(on_bad)
+    if os.environ.get("RANK", "0") == "0":  # of one launch, the first process holds the store
+        refuse_filling(store)
     data = asked.open(findings)
     named = preferred_names(data, chosen) if is_table(asked.data) else chosen
     encoders = encoders_by_kind(data, named, batch_size=batch_size, device=device or encoding_device())

@@ -15,50 +15,62 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import typer
 
 from meq.cli.flags import in_flags
-from meq.errors import Terminated, in_words, is_memory, is_users, terminable, where
+from meq.errors import in_words, is_memory, is_users, terminable, where
 from meq.version import __version__
 
 USER, BUG, INTERRUPTED, PIPE, TERMINATED = 1, 70, 130, 141, 143
-CLICK = typer.BadParameter.__mro__[2]  # ClickException: of click, or of the copy that newer versions of typer bring
+CLICK: type[Exception] = typer.BadParameter.__mro__[2]
+"""ClickException, of click or of the copy that typer brings."""
 CONTROL = (typer.Exit, typer.Abort, CLICK)
 """What the command line itself raises: exit codes, and mistakes in the command that are shown with its usage."""
 
 
 @contextmanager
-def errors_in_words(debug: bool, *, hint: str | None = None) -> Iterator[None]:
-    """One sentence instead of a traceback, unless the error is ours; what can be resumed says how."""
+def errors_in_words(debug: bool, *, hint: str | Callable[[], str] | None = None) -> Iterator[None]:
+    """One sentence instead of a traceback, unless the error is ours; what can be resumed says how.
+
+    A hint that depends on how far the work has come is a function, called when it is needed.
+    """
     try:
         with terminable():
             yield
     except CONTROL:
         raise
     except KeyboardInterrupt as error:
-        raise typer.Exit(_interrupted(error, hint)) from None
+        raise typer.Exit(_interrupted(error, _further(hint))) from None
     except BrokenPipeError:
         _let_go_of_output()
         raise typer.Exit(PIPE) from None
     except Exception as error:
         if not is_users(error):
             _report_bug(error)
-            raise typer.Exit(BUG) from error
+            raise typer.Exit(BUG) from None  # `from` a StopIteration, a context manager would pass on that one
         if debug:
             raise
-        further = f"; {hint}" if hint and is_memory(error) else ""
+        further = _further(hint) if is_memory(error) else ""
         print(f"error: {in_flags(in_words(error))}{further}", file=sys.stderr)
         raise typer.Exit(USER) from None
 
 
-def _interrupted(error: KeyboardInterrupt, hint: str | None) -> int:
-    terminated = isinstance(error, Terminated)
-    print(f"\n{'terminated' if terminated else 'interrupted'}{'; ' + hint if hint else ''}", file=sys.stderr)
+def _further(hint: str | Callable[[], str] | None) -> str:
+    """The way on, as the end of a sentence."""
+    words = hint() if callable(hint) else hint
+    return f"; {words}" if words else ""
+
+
+def _interrupted(error: KeyboardInterrupt, further: str) -> int:
+    """A run that was asked to stop raises an interruption of its own kind, with the number of the signal."""
+    terminated = getattr(error, "number", signal.SIGINT) == signal.SIGTERM
+    print(f"\n{'terminated' if terminated else 'interrupted'}{further}", file=sys.stderr)
     return TERMINATED if terminated else INTERRUPTED
 
 

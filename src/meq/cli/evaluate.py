@@ -23,6 +23,7 @@ from meq.cli.asking import (
 )
 from meq.cli.bars import Bars
 from meq.cli.errors import errors_in_words
+from meq.cli.outset import check_data, check_folder
 from meq.cli.words import say
 from meq.experiments.runs.data import Reading
 from meq.experiments.runs.evaluate import evaluate_run
@@ -50,6 +51,9 @@ def evaluate(
     which. The encoders are those of training; name one only if its folder has moved.
     """
     with errors_in_words(debug), Bars(Console(stderr=True), shown=True) as bars:
+        check_data(data, root)
+        if store is not None:
+            check_folder(store, "--store")
         chosen = {"image": image_encoder, "text": text_encoder, "regions": region_encoder, "audio": audio_encoder}
         reading = Reading(on_bad="skip" if skip_bad else "raise", encoders=chosen, store=store, progress=bars)
         trained = load_run(run)

@@ -11,6 +11,7 @@ import typer
 from meq.analysis.attribution import METHODS
 from meq.cli.asking import Debug, ImageEncoder, TextEncoder
 from meq.cli.errors import errors_in_words
+from meq.cli.outset import check_choice, check_folder, check_there
 from meq.experiments.runs.encoders import encoders_of_run
 from meq.experiments.runs.explain import DEFAULT_METHOD, Explainer
 from meq.experiments.runs.explanation import Contrast, Explanation
@@ -44,6 +45,9 @@ def explain(
         from meq.viz.explained import check_form, draw_explanation  # on use: it imports matplotlib
 
         check_form(animation)
+        check_choice(method, "--method", list(METHODS))
+        check_there(image, "picture")
+        check_folder(out, "--out")
         run = load_run(model)
         encoders = encoders_of_run(run, chosen={"image": image_encoder, "text": text_encoder})
         explainer = Explainer(run, encoders=encoders)

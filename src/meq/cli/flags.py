@@ -41,9 +41,9 @@ def in_flags(words: str) -> str:
         return words
     known = "|".join(sorted(flags, key=len, reverse=True))
     underscored = "|".join(name for name in known.split("|") if "_" in name) or "(?!)"
-    begins = rf"^({known})(?= (?:{VERBS})\b)"
-    for pattern in (rf"`({known})`", begins, rf"(?<![\w/.'\"-])({underscored})(?![\w/.'\"(-])"):
-        words = re.sub(pattern, lambda match: flags[match[1]], words)
+    begins = rf"^({known})(?= (?:-?[\d.]+ )?(?:{VERBS})\b)"
+    for place in (rf"`({known})`", begins, rf"(?<![\w/.'\"-])({underscored})(?![\w/.'\"(-])"):
+        words = re.sub(place, lambda match: flags[match[1]], words)
     return words
 
 

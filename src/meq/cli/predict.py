@@ -22,6 +22,7 @@ from meq.cli.asking import (
 )
 from meq.cli.bars import Bars
 from meq.cli.errors import errors_in_words
+from meq.cli.outset import check_file, check_table, check_there
 from meq.cli.words import say, summary_lines
 from meq.experiments.runs.answers import PROBABILITIES, check_place
 from meq.experiments.runs.load import load_run
@@ -54,6 +55,10 @@ def predict(
     """
     with errors_in_words(debug):
         check_place(out, force=force)
+        check_file(out, "--out")
+        check_table(table)
+        if root is not None:
+            check_there(root, "folder")
         chosen = {"image": image_encoder, "text": text_encoder, "regions": region_encoder, "audio": audio_encoder}
         trained = load_run(run)
         if trained.not_sealed is not None:

@@ -13,6 +13,8 @@ from rich.console import Console
 from meq.cli.asking import Debug
 from meq.cli.bars import Bars
 from meq.cli.errors import errors_in_words
+from meq.cli.outset import check_file, check_there
+from meq.errors import require
 
 
 def report(
@@ -30,9 +32,13 @@ def report(
 ) -> None:
     """Write one HTML file on a run or a study, to be read without meq: what was run, tables, figures, examples."""
     with errors_in_words(debug):
+        require("matplotlib", "a report")
+        if root is not None:
+            check_there(root, "file or folder")
         from meq.experiments.runs.reported import look_for_report  # slow to import, as the figures are
-        from meq.viz.report import write_report
+        from meq.viz.report import check_report, write_report
 
+        check_file(check_report(folder, out), "--out")
         console = Console(stderr=True)
         with tempfile.TemporaryDirectory(prefix="meq-report-") as scratch, Bars(console, shown=True) as bars:
             looks = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,8 @@ from meq.cli.asking import (
     request,
 )
 from meq.cli.errors import errors_in_words
+from meq.cli.outset import check_data, check_folder, check_there
+from meq.errors import require
 from meq.experiments.build import places_of
 from meq.experiments.executors.choice import NAMES, choose_executor
 from meq.experiments.recipes import STUDIES, describe, make_study
@@ -80,7 +83,7 @@ def run(
     retry_failed: Annotated[bool, typer.Option(help="Begin runs that failed anew.")] = False,
     on: Annotated[str, typer.Option(help=f"{', '.join(NAMES)}: in this process, in several, on Ray.")] = NAMES[0],
     workers: Annotated[
-        int | None, typer.Option(help="Runs at the same time; what there is room for unless given.")
+        int | None, typer.Option(help="Runs at the same time; what there is room for unless given.", min=1)
     ] = None,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster; one of this machine if there is none.")] = None,
     trust_cluster: Annotated[
@@ -91,6 +94,9 @@ def run(
 ) -> None:
     """Run a study, or go on with it: the same command resumes what was interrupted."""
     with errors_in_words(debug, hint=f"go on with: {_same_command(name, out)}"):
+        _check_outset(data, root, [out or Path("studies"), *([] if features is None else [features])], reuse or ())
+        if on == "ray":
+            require("ray", "--on ray")
         if name in UNTRAINED:
             print(run_untrained(name, out, quick=quick), end="")
             return
@@ -105,6 +111,15 @@ def run(
         print(tables_text(study, folder))
         print(f"study: {folder}")
         raise typer.Exit(int(any(record.error is not None for record in records)))
+
+
+def _check_outset(data: str | None, root: Path | None, places: Sequence[Path], reuse: Sequence[Path]) -> None:
+    """What can be wrong with files and folders, before anything is read."""
+    check_data(data, root)
+    for place in places:
+        check_folder(place, "the study's files go to")
+    for folder in reuse:
+        check_there(folder, "study to --reuse")
 
 
 def _same_command(name: str, out: Path | None) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,14 +34,17 @@ from meq.cli.asking import (
 )
 from meq.cli.bars import Bars
 from meq.cli.errors import errors_in_words
+from meq.cli.outset import check_folder
 from meq.cli.words import next_commands, resume_command, say
+from meq.data.request import nearest_beside
 from meq.experiments.runs.train_on import CONFIG
+from meq.training.checks import check_splits, check_trackers
 from meq.training.config import TrainConfig
 from meq.training.folders import RUNS, is_open, latest_folder, new_folder
 from meq.training.place import refuse_busy
 from meq.training.plain import dumps
-from meq.training.recipes import ARMS, SHAPE, fitted_to, prepare, train_arm
-from meq.training.record import RunRecord
+from meq.training.recipes import ARMS, SHAPE, check_recipe, fitted_to, prepare, train_arm
+from meq.training.record import RECORD, RunRecord
 
 
 def train(
@@ -93,10 +98,11 @@ def train(
     """
     with errors_in_words(debug):
         place = out or _place(data, resume)
-    with errors_in_words(debug, hint=f"go on with: {resume_command(data, place)}"):
+        _check_place(place, store, resume, data)
+    with errors_in_words(debug, hint=lambda: f"go on with: {resume_command(data, place)}"):
         config = TrainConfig(
             epochs=epochs,
-            batch_size=batch_size or CONFIG.batch_size,
+            batch_size=CONFIG.batch_size if batch_size is None else batch_size,
             accumulate=accumulate,
             learning_rate=learning_rate,
             precision=precision,
@@ -107,10 +113,12 @@ def train(
             trackers=tuple(tracker or ()),
         )
         shape = {"dim": dim, "heads": heads, "steps": steps, "dropout": dropout}
+        check_trackers(config.trackers)
+        check_recipe(arm, shape, lambda_j=lambda_j, lambda_f=lambda_f)
         asked = request(data, root, (image, text, audio, vector), (label, split, group), set_)
         encoders = {"image": image_encoder, "text": text_encoder, "regions": region_encoder, "audio": audio_encoder}
-        _refuse_taken(place, resume, data)
         first = os.environ.get("RANK", "0") == "0"
+        smallest = config if batch_size is not None else replace(config, batch_size=1)
         with Bars(Console(stderr=True), shown=first) as bars:
             prepared, provenance = prepare(
                 asked,
@@ -120,12 +128,13 @@ def train(
                 standardised=standardise,
                 progress=bars,
                 say=say if first else lambda words: None,
+                check=partial(check_splits, config=smallest),
             )
         record = train_arm(
             prepared,
             arm,
             place,
-            config if batch_size else fitted_to(config, prepared),
+            fitted_to(config, prepared) if batch_size is None else config,
             shape,
             lambda_j=lambda_j,
             lambda_f=lambda_f,
@@ -152,10 +161,16 @@ def _place(data: str, resume: bool) -> Path:
     return place
 
 
-def _refuse_taken(place: Path, resume: bool, data: str) -> None:
+def _check_place(place: Path, store: Path | None, resume: bool, data: str) -> None:
     """Said before the data is read, which may take long."""
+    check_folder(place, "--out")
     if os.environ.get("RANK", "0") == "0":  # of one launch, the first process holds the folder
         refuse_busy(place)
+    if store is not None:
+        check_folder(store, "--store")
+    if resume and not (place / RECORD).is_file():
+        beside = "" if place.exists() else nearest_beside(place)
+        raise ValueError(f"there is no run in {place} to resume{beside}; leave out --resume to begin one there")
     if not resume and any((place / "checkpoints").glob("step-*")):
         raise ValueError(
             f"{place} already holds a run: choose another folder, or go on with it: {resume_command(data, place)}"

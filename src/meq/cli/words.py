@@ -10,6 +10,8 @@ from typing import Any
 
 from rich.console import Console
 
+from meq.training.record import RECORD
+
 
 def say(words: str) -> None:
     """A line beside the result."""
@@ -17,12 +19,13 @@ def say(words: str) -> None:
 
 
 def resume_command(data: str, out: Path) -> str:
-    """The command that goes on with this run: what was typed, with --resume."""
+    """The command that goes on with this run: what was typed, with --resume if the training itself had begun."""
     typed = sys.argv[1:] if Path(sys.argv[0]).stem in ("meq", "__main__") else []
+    begun = (out / RECORD).is_file()
     if not typed:
-        return f"meq train {data} --out {out} --resume, and the same options"
+        return f"meq train {data} --out {out}{' --resume' if begun else ''}, and the same options"
     place = [] if any(each == "--out" or each.startswith("--out=") for each in typed) else ["--out", str(out)]
-    resume = [] if "--resume" in typed else ["--resume"]
+    resume = [] if "--resume" in typed or not begun else ["--resume"]
     return shlex.join(["meq", *typed, *place, *resume])
 
 

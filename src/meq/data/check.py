@@ -14,9 +14,9 @@ from torch import Tensor
 from meq.data.content import Content, Picture, PictureFile, Regions, SoundFile
 from meq.data.contract import DataSet, Example
 from meq.data.findings import DataError, Finding, Findings
-from meq.data.foreign import printable, shown
 from meq.data.masks import MaskFile, picture_size
 from meq.data.request import DataRequest
+from meq.foreign import printable, shown
 
 PLACES = 3
 """How many places of each kind of problem are shown."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from meq.core.options import nearest
-from meq.data.foreign import shown
+from meq.foreign import shown
 
 OnBad = Literal["raise", "skip"]
 LINE = 300

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from meq.data.foreign import shown
+from meq.foreign import shown
 
 MAX_DEPTH = 64
 """Lists and objects inside each other; what is deeper is no data of ours, and code that walks it would fall over."""

@@ -12,8 +12,10 @@ import torch
 from meq.core.options import nearest
 from meq.data.contract import DataSet
 from meq.data.findings import DataError
+from meq.data.request import DataRequest
+from meq.data.table_files import is_table
 from meq.encoders.builtin import default_encoders
-from meq.encoders.catalogue import make_encoder
+from meq.encoders.catalogue import check_encoder_name, make_encoder
 from meq.encoders.contract import Encoder
 from meq.encoders.offline import CNN_PACKAGE, MINILM_PACKAGE
 
@@ -49,6 +51,25 @@ def preferred_names(data: DataSet, chosen: Mapping[str, str | None]) -> dict[str
 def offline_is_installed(kind: str) -> bool:
     """Whether the weights for that kind of content came with pip; nothing is imported to find out."""
     return all(util.find_spec(module) is not None for module in NEEDED[kind])
+
+
+def check_request(request: DataRequest, chosen: Mapping[str, str | None]) -> None:
+    """An error for what can be known to be wrong before any row is read: the data asked for, and encoders by kind."""
+    request.check()
+    named = {kind: name for kind, name in chosen.items() if name is not None}
+    if is_table(request.data):
+        columns = {"image": request.images, "text": request.texts, "audio": request.audios}
+        for kind, name in named.items():
+            if not columns.get(kind):
+                raise DataError(f"{request.data}: no column of kind {kind!r} is named that {name!r} could encode")
+        if request.audios and "audio" not in named:
+            raise DataError(
+                f"{request.data}: {', '.join(map(repr, request.audios))} holds sounds, and no built-in encoder "
+                "describes those: name one for it (--audio-encoder wav2vec2, or any audio model of transformers), or "
+                "give ready features (--vector)"
+            )
+    for kind, name in named.items():
+        check_encoder_name(name, kind)
 
 
 def encoding_device() -> str:

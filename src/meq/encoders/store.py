@@ -7,7 +7,8 @@
         manifest.json                   written last: what was there when an encoding ended
 
 Contents are known by their fingerprint. The shards in the folder are the truth, and the index is made from them when it
-is opened: whoever adds a shard does so by one rename, and nobody needs a lock. Everything is JSON or safetensors.
+is opened: whoever adds a shard does so by one rename, and whoever reads needs no lock. One launch at a time writes to a
+store (`writing.filling`); another one is refused. Everything is JSON or safetensors.
 """
 
 from __future__ import annotations
@@ -132,6 +133,13 @@ class Features:
         """Shards that the manifest names and that are no longer there."""
         manifest = read_manifest(self.folder)
         return sorted(set(manifest.get("shards", {})) - set(self.shards) - {path.name for path in self.damaged})
+
+    def as_listed(self) -> bool:
+        """Whether the manifest lists the shards that are there, no more and no fewer."""
+        try:
+            return set(read_manifest(self.folder).get("shards", {})) == set(self.shards)
+        except DamagedError:
+            return False
 
 
 def shard_files(folder: Path) -> list[Path]:

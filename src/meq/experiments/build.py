@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meq.core.backward import Backward, Checkpointed, Implicit, Phantom, Unrolled
+from meq.core.backward import Backward
 from meq.core.options import nearest
-from meq.core.solvers import Anderson, Broyden, Solver
+from meq.core.registry import BACKWARDS, SOLVERS
+from meq.core.solvers import Solver
 from meq.data.blanking import blank
 from meq.data.contract import DataSet, Example, tensors_of
 from meq.data.registry import open_data
@@ -38,14 +39,6 @@ PENALTIES: Mapping[str, Callable[..., Penalty]] = {
     "jacobian-range": JacobianRange,
     "residual-correction": ResidualCorrection,
     "cross-floor": CrossFloor,
-}
-SOLVERS: Mapping[str, Callable[[], Solver | None]] = {"damped": lambda: None, "anderson": Anderson, "broyden": Broyden}
-"""None: the model's own damped iteration."""
-BACKWARDS: Mapping[str, Callable[[], Backward]] = {
-    "unrolled": Unrolled,
-    "checkpointed": Checkpointed,
-    "implicit": Implicit,
-    "phantom": Phantom,
 }
 TOLERANCES = {"model": 0.02, "block": 0.02, "flops": 0.25}
 """How far the best size may be off: sizes are whole numbers, layers above all."""
@@ -154,14 +147,23 @@ def check_arm(study: Study, arm: ArmConfig) -> None:
 
 
 def set_iteration(model: FusionModel, arm: ArmConfig) -> None:
-    """The solver and the backward that the arm asks for."""
+    """The solver and the backward that the arm asks for; they are saved with the model from then on."""
     _check_iteration(arm)
-    for what, name, known in (("solver", arm.solver, SOLVERS), ("backward", arm.backward, BACKWARDS)):
+    for what, name, known in (("solver", arm.solver, solvers()), ("backward", arm.backward, backwards())):
         if name is None:
             continue
         if not isinstance(model, Iterated):
             raise StudyError(f"the arm {arm.name!r}: {arm.model!r} does not iterate, it has no {what}")
         setattr(model, what, known[name]())
+
+
+def solvers() -> dict[str, Callable[[], Solver | None]]:
+    """By the names of a study, in small letters; "damped" is the model's own iteration."""
+    return {**{name.lower(): cls for name, cls in SOLVERS.items()}, "damped": lambda: None}
+
+
+def backwards() -> dict[str, Callable[[], Backward]]:
+    return {name.lower(): cls for name, cls in BACKWARDS.items()}
 
 
 def open_raw(config: DataConfig, places: Places) -> DataSet:
@@ -202,7 +204,7 @@ def _check_penalties(arm: ArmConfig) -> None:
 
 
 def _check_iteration(arm: ArmConfig) -> None:
-    for what, given, known in (("solver", arm.solver, SOLVERS), ("backward", arm.backward, BACKWARDS)):
+    for what, given, known in (("solver", arm.solver, solvers()), ("backward", arm.backward, backwards())):
         if given is not None and given not in known:
             raise StudyError(f"the arm {arm.name!r}: there is no {what} {given!r}: {nearest(given, known)}")
     if (arm.backward, arm.solver or "damped", arm.options.get("damping")) == ("implicit", "damped", "learned"):

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from meq.files import sha256, write_bytes
 from meq.models.hub import WEIGHTS
-from meq.training.files import sha256, write_bytes
 from meq.training.plain import FormatError, dumps, loads, plain, typed
 
 MANIFEST = "manifest.json"

@@ -16,8 +16,8 @@ from meq.experiments.measures.contract import Measured, Values
 from meq.experiments.metrics import UnknownMetricError, recompute
 from meq.experiments.study import STUDY, TABLES, Study, read_study, run_place
 from meq.experiments.tables import OLDER_FORMS, TABLE_FORMAT, is_interval_file, table_files
+from meq.files import sha256
 from meq.models.hub import WEIGHTS
-from meq.training.files import sha256
 from meq.training.plain import FormatError, plain
 from meq.training.predictions import Predictions, PredictionsError, read_predictions
 from meq.training.record import RECORD, HashedFile, RunRecord, read_record

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from meq.core.backward import Backward, Unrolled
+from meq.core.backward import Backward, check_backward
 from meq.core.operator import Operator
-from meq.core.options import nearest
+from meq.core.options import letters_apart, nearest, real_number, tolerance, whole_number
+from meq.core.registry import described, made_backward, made_solver
 from meq.core.solution import Solution
 from meq.core.solve import solve
-from meq.core.solvers import Damped, Solver
+from meq.core.solvers import Damped, Solver, check_solver
 from meq.core.state import State
 from meq.models.admit import Features, TokenMasks
 from meq.models.base import Fused, FusionModel
@@ -67,11 +69,16 @@ class PreparedOperator(Operator):
 class Iterated(FusionModel):
     """A fusion model whose states are read at step K of an iteration.
 
-    `solver` and `backward` may be replaced at any time by other objects of `meq`: they are ways to run the model, not
-    part of it, and are not saved.
+    How it is run can be changed at any time by setting `solver`, `backward`, `steps` or `tol`. What is set is checked
+    there and then, and is what `save_pretrained` writes.
     """
 
     coupling: PreparedOperator
+    solver: Solver | None
+    """What replaces the damped iteration, if anything."""
+    backward: Backward
+    steps: int
+    tol: float
 
     def __init__(
         self,
@@ -81,16 +88,40 @@ class Iterated(FusionModel):
         *,
         steps: int,
         tol: float,
+        solver: Solver | None,
+        backward: Backward,
         damping: float | str,
         **rest: Any,
     ) -> None:
         super().__init__(widths, classes, dim, **rest)
-        self.steps, self.tol = steps, tol
-        self.backward: Backward = Unrolled()
-        self.solver: Solver | None = None
-        """What replaces the damped iteration, if anything."""
+        self.steps, self.tol, self.solver, self.backward = steps, tol, solver, backward
         self.damping = nn.Parameter(torch.tensor(0.5)) if damping == "learned" else _check_damping(damping)
         """The step, or the logit d of a learned one: sigmoid(d) starts at 0.62, as in the paper."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in RUN_BY:
+            value = RUN_BY[name](value)
+        elif not name.startswith("_") and name not in OWN:
+            _refuse_misspelling(name, type(self).__name__)
+        super().__setattr__(name, value)
+
+    def to_config(self) -> dict[str, Any]:
+        """As in `Saveable`; how the model is run is what is set now, whatever it was built with."""
+        config = super().to_config()
+        named = {
+            "solver": None if self.solver is None else described(self.solver),
+            "backward": described(self.backward),
+        }
+        return {**config, "options": {**config["options"], "steps": self.steps, "tol": self.tol, **named}}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        read = dict(options)
+        if read.get("solver") is not None:
+            read["solver"] = made_solver(read["solver"])
+        if "backward" in read:
+            read["backward"] = made_backward(read["backward"])
+        return read
 
     @property
     def operator(self) -> PreparedOperator:
@@ -135,4 +166,32 @@ def _mean_over_real(gate: Tensor, mask: Tensor | None) -> Float[Tensor, " B"]:
 def _check_damping(damping: float | str) -> float:
     if isinstance(damping, str):
         raise ValueError(f"damping is a number or 'learned', got {damping!r}: {nearest(damping, ['learned'])}")
-    return damping
+    return real_number("damping", damping, wanted="must be a positive number or 'learned'", low=TINIEST)
+
+
+def _check_solver(solver: Any) -> Solver | None:
+    return None if solver is None else check_solver(solver)
+
+
+TINIEST = 5e-324
+"""The smallest positive number: a step of 0 would never move."""
+RUN_BY: Mapping[str, Callable[[Any], Any]] = {
+    "solver": _check_solver,
+    "backward": check_backward,
+    "steps": partial(whole_number, "steps"),
+    "tol": partial(tolerance, "tol"),
+}
+"""The attributes that say how a model is run, and what checks them."""
+OWN = ("pool",)
+"""Attributes of our own that look like one of them."""
+NEAR = 2
+"""So many letters away an attribute is taken for a misspelling."""
+
+
+def _refuse_misspelling(name: str, label: str) -> None:
+    for known in RUN_BY:
+        if letters_apart(name, known) <= NEAR:
+            raise AttributeError(
+                f"{label} has no {name!r}: did you mean {known!r}? It is run by {', '.join(RUN_BY)}; an attribute of "
+                "your own needs a name less like these, or one that begins with an underscore"
+            )

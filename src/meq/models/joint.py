@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from meq.blocks.inject import Injection, PooledInjection
-from meq.core.options import checked_options
+from meq.core.backward import Backward, Unrolled
+from meq.core.iteration import TOLERANCE
+from meq.core.options import checked_options, switch
+from meq.core.solvers import Solver
 from meq.core.state import State
 from meq.models.admit import Features, TokenMasks
 from meq.models.coupling import draw_keep_masks
@@ -138,7 +140,9 @@ class _JointModel(Iterated):
         *,
         heads: int = 8,
         steps: int = 10,
-        tol: float = 1e-3,
+        tol: float = TOLERANCE,
+        solver: Solver | None = None,
+        backward: Backward = Unrolled(),
         hidden: int | None = None,
         gate: bool = True,
         gate_floor: float = 0.0,
@@ -149,15 +153,25 @@ class _JointModel(Iterated):
         head: str = "classes",
         head_width: int = 1024,
     ) -> None:
-        shared: dict[str, Any] = {"heads": heads, "head": head, "head_width": head_width}
         super().__init__(
-            widths, classes, dim, steps=steps, tol=tol, damping=damping, modality_dropout=modality_dropout, **shared
+            widths,
+            classes,
+            dim,
+            steps=steps,
+            tol=tol,
+            solver=solver,
+            backward=backward,
+            damping=damping,
+            heads=heads,
+            head=head,
+            head_width=head_width,
+            modality_dropout=modality_dropout,
         )
         design = Design(
             dim=dim,
             heads=heads,
             hidden=4 * dim if hidden is None else hidden,
-            gate_floor=gate_floor if gate else None,
+            gate_floor=gate_floor if switch("gate", gate) else None,
             cross=False,
             start=start,
             dropout=dropout,

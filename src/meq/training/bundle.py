@@ -20,7 +20,7 @@ from meq.training.seal import SEAL, write_seal
 
 TASK, CARD = "task.json", "README.md"
 SCHEMA = 1
-SPECIAL = re.compile(r"([\\`*_\[\]|~$#!@:])")
+SPECIAL = re.compile(r"([\\`*_\[\]|~$#!@:]|(?<=www)\.)")
 """What Markdown may take for markup; HTML is spelled as entities."""
 PLAIN_NAME = re.compile(r"[\w.,/@ -]+")
 

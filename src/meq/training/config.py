@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,13 +43,35 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "monitor_samples"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.learning_rate <= 0 or self.clip <= 0 or self.weight_decay < 0:
-            raise ValueError("learning_rate and clip must be positive, weight_decay not negative")
+            _check_whole(name, getattr(self, name), least=1)
+        _check_whole("radius_samples", self.radius_samples, least=0)
+        _check_whole("seed", self.seed, least=-(2**63))
+        if self.seed >= 2**64:
+            raise ValueError(f"seed must be less than 2**64, got {self.seed}")
+        for name in ("learning_rate", "clip", "weight_decay", "warmup"):
+            _check_number(name, getattr(self, name), positive=name in ("learning_rate", "clip"))
+        if not self.warmup < 1:
+            raise ValueError(f"warmup must lie in [0, 1), got {self.warmup}: it is a share of all steps")
         for name, known in (("decay", DECAYS), ("select", SELECTIONS), ("precision", PRECISIONS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"{name} cannot be {getattr(self, name)!r}: {nearest(getattr(self, name), known)}")
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"{name} cannot be {value!r}: {nearest(str(value), known)}")
+        if isinstance(self.trackers, str) or not all(isinstance(each, str) for each in self.trackers):
+            raise TypeError(f"trackers must be a tuple of names such as ('tensorboard',), got {self.trackers!r}")
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "trackers": list(self.trackers)}
+
+
+def _check_whole(name: str, value: Any, *, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name} must be a whole number, got {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def _check_number(name: str, value: Any, *, positive: bool) -> None:
+    """NaN and infinity are no numbers to train with, and compare as false with everything."""
+    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not known or value < 0 or (positive and value == 0):
+        raise ValueError(f"{name} must be {'positive' if positive else 'not negative'} and finite, got {value!r}")

@@ -4,8 +4,8 @@ One update sees `batch_size x processes x accumulate` samples. Which samples tho
 depend on the seed, the step and the sample only, and losses and gradients are means over all of them, however they are
 shared out. What the number of processes does change is the order in which floating-point numbers are summed: the same
 update made by one process and by two agrees to rounding, not to the bit, and training carries the difference on.
-`tests/training/test_processes.py` holds the weights after two small epochs to a distance of 1e-9 of their norm in float64
-and 1e-3 in float32. The same run on the same number of processes is the same to the bit, interrupted or not.
+`tests/training/test_processes.py` holds the weights after two small epochs to a distance of 1e-9 of their norm in
+float64 and 1e-3 in float32. The same run on the same number of processes is the same to the bit, interrupted or not.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from pathlib import Path
 
 import torch
 from accelerate import Accelerator
-from accelerate.tracking import get_available_trackers
 from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
 
 from meq.data.contract import Batch, DataSet, collate
+from meq.errors import Interrupted
 from meq.files import is_full
 from meq.models.base import FusionModel
-from meq.models.hub import WEIGHTS
+from meq.models.hub import CONFIG, WEIGHTS
 from meq.objectives import Loss, Objective
 from meq.training.alarms import Vitals, raised
 from meq.training.batches import Batches, with_last
 from meq.training.bundle import TASK, bundled, seal_run
 from meq.training.checkpoint import CheckpointError, Checkpoints
+from meq.training.checks import check_model, check_splits, check_trackers
 from meq.training.config import TrainConfig
 from meq.training.environment import Session, session
 from meq.training.evaluation import labelled, predict_split, scores
@@ -59,7 +60,7 @@ from meq.training.record import (
 from meq.training.request import write_request
 from meq.training.seal import SEAL
 from meq.training.seeds import sample_seeds
-from meq.training.signals import Interrupted, StopRequests
+from meq.training.signals import StopRequests
 
 
 class TrainingError(RuntimeError):
@@ -100,7 +101,9 @@ class Training:
     ) -> None:
         self.data, self.objective, self.folder, self.config = data, objective, Path(folder), config
         self.provenance = Provenance() if provenance is None else provenance
-        _refuse_missing_trackers(config.trackers)
+        check_trackers(config.trackers)
+        check_model(model, data)
+        check_splits(data, config)
         self.place = RunPlace(self.folder)
         self.accelerator = Accelerator(
             cpu=not torch.accelerator.is_available(),  # or torchrun on CPUs would start runs that ignore each other
@@ -368,6 +371,8 @@ class Training:
         for name in (TASK, SEAL):  # they state the weights' hash, and are written at the end
             (self.folder / "model" / name).unlink(missing_ok=True)
         self.model.save_pretrained(self.folder / "model")
+        options = self.folder / "model" / CONFIG
+        (self.folder / "model" / WEIGHTS).chmod(options.stat().st_mode)  # safetensors writes for its owner only
 
     def _in_words(self, error: Exception) -> Exception:
         """What a user can do something about, said with the way on; any other error as it is."""
@@ -420,11 +425,3 @@ class Training:
     def _write_record(self, record: RunRecord) -> None:
         if self.main and not self.place.gone():
             write_record(self.folder, record)
-
-
-def _refuse_missing_trackers(names: tuple[str, ...]) -> None:
-    """Accelerate leaves out a tracker that is not installed; a run that should be tracked must not go untracked."""
-    available = {str(getattr(tracker, "value", tracker)) for tracker in get_available_trackers()}
-    missing = [name for name in names if name not in available]
-    if missing:
-        raise ValueError(f"the trackers {', '.join(missing)} are not installed: pip install {' '.join(missing)}")

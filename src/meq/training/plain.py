@@ -15,8 +15,8 @@ from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from meq.core.options import nearest
-from meq.data.foreign import shown
 from meq.data.strict_json import JsonError, parse_json
+from meq.foreign import shown
 
 NOT_FINITE = "not finite"
 LATER = "later"
@@ -46,8 +46,8 @@ def loads(text: str | bytes, where: str) -> Any:
     try:
         return parse_json(text, hook=number)
     except JsonError as error:
-        place = f", line {error.line}, column {error.column}" if error.line else ""
-        raise FormatError(f"{where}{place}: {error}") from error
+        place = f" (line {error.line}, column {error.column})" if error.line else ""
+        raise FormatError(f"{where}: {error}{place}") from error
 
 
 def _not_finite(word: Any, where: str) -> float:

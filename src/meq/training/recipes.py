@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from meq import models
 from meq.core.options import nearest
@@ -16,7 +19,7 @@ from meq.data.findings import Finding, Findings
 from meq.data.request import DataRequest
 from meq.data.standardise import standardise
 from meq.data.table_files import is_table
-from meq.encoders.choice import OFFLINE, encoders_by_kind, encoding_device, preferred_names
+from meq.encoders.choice import OFFLINE, check_request, encoders_by_kind, encoding_device, preferred_names
 from meq.encoders.encode import encode_and_count
 from meq.encoders.survey import Progress
 from meq.models.base import FusionModel
@@ -55,15 +58,19 @@ def prepare(
     standardised: bool = True,
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda words: None,
+    check: Callable[[DataSet], None] = lambda data: None,
 ) -> tuple[DataSet, Provenance]:
     """The data set that was asked for, read and encoded, and where its features come from.
 
     `encoders` maps kinds of content to encoders' names. What has none of its own gets, in a table, an encoder whose
     weights came with pip if it is installed, and otherwise the built-in one of its kind. Numbers that come with the
-    data are standardised by the train split; what encoders make is left as it is. `say` is told what is done.
+    data are standardised by the train split; what encoders make is left as it is. `say` is told what is done. `check`
+    may refuse the data once it is read and before it is encoded.
     """
+    check_request(request, encoders)
     findings = Findings("skip" if skip_bad else "raise")
     data, statistics = request.open(findings), None
+    check(data)
     if standardised and any(modality.kind == "features" for modality in data.modalities.values()):
         data, statistics = standardise(data)
     named = {kind: name for kind, name in encoders.items() if name is not None}
@@ -107,10 +114,29 @@ def say_left_out(findings: Findings | Sequence[Finding], say: Callable[[str], No
         say(f"  and {len(findings) - SHOWN:,} more")
 
 
-def make_model(arm: str, data: DataSet, shape: Mapping[str, Any]) -> FusionModel:
-    """An arm for a data set; of `shape` it takes the options it has."""
+def check_recipe(arm: str, shape: Mapping[str, Any], *, lambda_j: float = 0.5, lambda_f: float = 0.3) -> None:
+    """An error if no model of that arm and shape can be built, whatever the data. No memory is taken for it."""
+    _check_arm(arm)
+    for name, weight in (("lambda_j", lambda_j), ("lambda_f", lambda_f)):
+        if not (math.isfinite(weight) and weight >= 0):
+            raise ValueError(f"{name} must be 0 (off) or a positive number, got {weight}")
+    build, fixed = ARMS[arm]
+    known = inspect.signature(build).parameters
+    options = {name: value for name, value in shape.items() if name in known}
+    if "max_tokens" in known and fixed.get("mixer") == "gmlp":
+        options.setdefault("max_tokens", {"image": 1, "text": 1})
+    with torch.device("meta"):
+        build({"image": 1, "text": 1}, 2, **fixed, **options)
+
+
+def _check_arm(arm: str) -> None:
     if arm not in ARMS:
         raise ValueError(f"there is no arm {arm!r}: {nearest(arm, ARMS)}")
+
+
+def make_model(arm: str, data: DataSet, shape: Mapping[str, Any]) -> FusionModel:
+    """An arm for a data set; of `shape` it takes the options it has."""
+    _check_arm(arm)
     build, fixed = ARMS[arm]
     if fixed.get("mixer") == "gmlp" and "max_tokens" not in shape:
         fixed = {**fixed, "max_tokens": longest(data)}

@@ -21,6 +21,8 @@ from meq.training.request import RunRequest
 RECORD = "record.json"
 SCHEMA = 1
 FINISHED, STOPPED, FAILED, INTERRUPTED = "finished", "stopped by an alarm", "failed", "interrupted"
+LATER = ("solver", "backward")
+"""Options of models that records of older versions do not name."""
 STATUSES = ("running", INTERRUPTED, FINISHED, STOPPED, FAILED)
 
 
@@ -203,6 +205,8 @@ def differences(began: RunRecord, now: RunRecord) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for part in ("study", "arm", "config", "model", "objective", "data"):
         old, new = plain(getattr(began, part)), plain(getattr(now, part))
+        if part == "model":
+            old = _with_later_options(old, new)
         names = [name for name in new if old.get(name) != new[name]] if isinstance(new, dict) else [part]
         if part == "config" and _per_update(began) == _per_update(now):
             names = [name for name in names if name not in SHARING]
@@ -211,6 +215,12 @@ def differences(began: RunRecord, now: RunRecord) -> dict[str, list[str]]:
     if "config" not in found and _per_update(began) != _per_update(now):
         found["processes"] = ["processes"]
     return found
+
+
+def _with_later_options(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Options that older records do not name: their runs took them from the same study as now."""
+    added = {name: new["options"][name] for name in LATER if name in new["options"] and name not in old["options"]}
+    return {**old, "options": {**old["options"], **added}}
 
 
 def _per_update(record: RunRecord) -> int:

@@ -10,16 +10,10 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
+from meq.errors import Interrupted
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 WORDS = b"\nstopping after this update, with a checkpoint; once more ends at once\n"
-
-
-class Interrupted(KeyboardInterrupt):
-    """A run was asked to stop and has stopped; `number` is the signal, so that 128 + number is what a shell expects."""
-
-    def __init__(self, number: int = signal.SIGINT) -> None:
-        super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.number = number
 
 
 class StopRequests:

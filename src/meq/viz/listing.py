@@ -14,6 +14,7 @@ from meq.core.options import nearest
 from meq.data.content import Content, Picture, Regions, SoundFile
 from meq.data.contract import DataSet, Example
 from meq.data.findings import DataError
+from meq.foreign import printable
 from meq.viz.examples import draw_sheet
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -32,15 +33,23 @@ def choose_examples(data: DataSet, split: str, count: int, *, seed: int = 0) -> 
 
 def describe_examples(data: DataSet, examples: Sequence[Example]) -> str:
     """A paragraph per example: id, label, and what each modality holds."""
-    return "\n\n".join(_describe(data, example) for example in examples)
+    told = "\n\n".join(_describe(data, example) for example in examples)
+    return "\n".join(map(printable, told.split("\n")))  # texts can hold what would move a terminal's cursor
 
 
-def save_sheet(data: DataSet, examples: Sequence[Example], path: Path) -> None:
-    """Draw the examples into a picture file, whole or not at all."""
+def check_sheet(path: Path) -> None:
+    """An error if no sheet can be drawn there; worth asking before the data is read."""
     if path.suffix.lower() not in SUFFIXES:
         raise DataError(f"{path}: a sheet is drawn as {' or '.join(SUFFIXES)}")
     if not path.parent.is_dir():
         raise DataError(f"{path}: there is no folder {path.parent}")
+    if path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise DataError(f"{path}: nothing can be written there; choose another place")
+
+
+def save_sheet(data: DataSet, examples: Sequence[Example], path: Path) -> None:
+    """Draw the examples into a picture file, whole or not at all."""
+    check_sheet(path)
     sheet = draw_sheet(examples, data.labels, caption=str(data.facts.get("rule", "")))
     whole = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:

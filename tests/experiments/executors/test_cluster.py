@@ -18,8 +18,8 @@ from meq.experiments import StudyError, read_record, run_study, verify
 from meq.experiments.executors.choice import choose_executor
 from meq.experiments.executors.cluster import Cluster, _connected, _Errand, _host, _refuse_elsewhere, _unfit
 from meq.experiments.study import run_place
+from meq.files import sha256
 from meq.training.environment import versions
-from meq.training.files import sha256
 
 QUIET = Console(quiet=True)
 

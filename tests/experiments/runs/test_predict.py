@@ -21,7 +21,7 @@ from meq.encoders.pretrained import EncoderError
 from meq.experiments import StudyError, TrainedRun, load_run, read_predictions, train_on
 from meq.experiments.runs.analysis import read_analysis
 from meq.experiments.runs.analyze import Looking, analyze_run
-from meq.experiments.runs.answers import Answer, Answers, AnswersError
+from meq.experiments.runs.answers import Answer, Answers, AnswersError, csv_text
 from meq.experiments.runs.data import Reading
 from meq.experiments.runs.encoders import encoders_of_run
 from meq.experiments.runs.evaluate import evaluate_run
@@ -50,7 +50,7 @@ def run(place: Path) -> TrainedRun:
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open() as file:
+    with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -114,6 +114,25 @@ def test_answers_are_written_whole_in_three_forms_and_never_over_a_file(
     assert "p(no)" not in rows_of(tmp_path / "out.csv")[0]
     with pytest.raises(AnswersError, match=r"written as .csv, .jsonl, .parquet"):
         answers.save(tmp_path / "out.xlsx")
+
+
+HOSTILE = ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3", "\t=1", "\r=1", "'=1", "''@x", '=HYPERLINK("http://x")']
+HARMLESS = ["-5", "+3.5", "1e-3", "a=b", "'quoted'", "", "cat"]
+
+
+def test_formulas_in_ids_and_labels_are_text_in_a_spreadsheet_and_come_back_as_they_were(tmp_path: Path) -> None:
+    logits = torch.zeros(2)
+    words = [*HOSTILE, *HARMLESS]
+    answers = [Answer(id=word, answer=word, logits=logits, confidence=0.5, line=-3) for word in words]
+    Answers(answers=answers, labels=("=a", "b"), modalities=()).save(tmp_path / "out.csv")
+    rows = rows_of(tmp_path / "out.csv")
+    for row, word in zip(rows, words, strict=True):
+        assert row["id"] == row["answer"] == (f"'{word}" if word in HOSTILE else word)
+        assert csv_text(row["id"]) == word
+        assert (row["confidence"], row["line"]) == ("0.5", "-3"), "numbers stay numbers"
+    Answers(answers=answers, labels=("=a", "b"), modalities=()).save(tmp_path / "out.jsonl")
+    kept = [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert kept == words, "JSON is not read by spreadsheets"
 
 
 def test_a_row_that_cannot_be_read_is_an_error_with_its_line_or_left_out_and_named(
@@ -226,6 +245,10 @@ def test_the_run_keeps_what_it_was_asked_for_and_notices_changes(place: Path, ru
     copy = Path(shutil.copytree(place / "run", tmp_path / "copy"))
     path = copy / "request.json"
     path.write_text(path.read_text().replace('"label": "y"', '"label": "z"'))
+    with pytest.raises(FormatError, match=r"request\.json changed since the run was sealed"):
+        load_run(copy)
+    for seal in copy.rglob("seal.json"):
+        seal.unlink()
     with pytest.raises(FormatError, match="its own hash does not match"):
         _ = load_run(copy).request
 

@@ -25,8 +25,8 @@ from meq.experiments.executors.scheduling import Backlog, Ended, Job, Problem, R
 from meq.experiments.executors.telling import Teller
 from meq.experiments.executors.worker import make_run
 from meq.experiments.study import STUDY, Study, StudyError
+from meq.files import sha256
 from meq.training.environment import versions
-from meq.training.files import sha256
 
 LOOK = 0.5
 """Seconds between two looks at what the runs tell."""

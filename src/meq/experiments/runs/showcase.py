@@ -22,7 +22,6 @@ from meq.data.contract import Batch, DataSet, Example, collate
 from meq.encoders import Encoder
 from meq.encoders.survey import Progress
 from meq.errors import in_words, is_users
-from meq.experiments.build import set_iteration
 from meq.experiments.runs.analysis import SCHEMA as ANALYSIS_SCHEMA
 from meq.experiments.runs.analysis import (
     DiagnosisFile,
@@ -113,8 +112,6 @@ class _Look:
         self.files, self.root, self.showing, self.progress, self.split = files, root, showing, progress, split
         self.run: TrainedRun = load_run(files.folder)
         self.arm = arm_of(self.run)
-        if self.arm is not None:
-            set_iteration(self.run.model, self.arm)
         self.missing: list[str] = []
         self.reproduced: float | None = None
 

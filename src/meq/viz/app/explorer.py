@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from meq.data.content import DrawnPicture, Picture
-from meq.errors import in_words, is_users
+from meq.data.findings import DataError
 from meq.experiments.runs.explain import Explainer
 from meq.experiments.runs.explanation import Explanation
 from meq.experiments.runs.load import TrainedRun
+from meq.experiments.study import StudyError
 from meq.viz.app.examples import ExamplePair, example_pairs
-from meq.viz.app.measures import influence_panel, spectrum_panel
+from meq.viz.app.measuring import Measuring
 from meq.viz.app.panels import look_panel
 from meq.viz.app.requests import RefusedError, check_read_whole, check_showable, checked_caption
 
@@ -28,9 +28,8 @@ class Asked:
 class Explorer:
     """One model for everybody. It is only read, and every answer depends on its own request alone.
 
-    The model is asked by one at a time. What differentiates the map twice chooses, for the whole process, how attention
-    is computed, and an explanation that computes a step again meanwhile would not find it as it was; figures change
-    settings of matplotlib. Two at once would not be faster either: one already keeps every core busy.
+    Looks are taken one at a time: one already keeps every core busy. Measurements take much longer and are made in a
+    process of their own, so that nobody's look waits for them.
     """
 
     def __init__(self, run: TrainedRun) -> None:
@@ -38,17 +37,18 @@ class Explorer:
         self.explainer = Explainer(run)
         check_showable(self.explainer)
         self._one_at_a_time = threading.Lock()
+        self._measuring = Measuring(run.folder)
         self._looks: dict[int, tuple[Asked, str]] = {}
         self.pairs: list[ExamplePair] = []
         self.no_pairs: str | None = None
         try:
             self.pairs = example_pairs(run)
-        except Exception as error:
-            if not is_users(error):
-                raise
-            self.no_pairs = (
-                f"the run's own data cannot be read here, so there are no examples to choose from: {in_words(error)}"
-            )
+        except (
+            DataError,
+            StudyError,
+            OSError,
+        ) as error:  # anything else is a fault of ours, and must not look like data
+            self.no_pairs = f"the run's own data cannot be read here, so there are no examples to choose from: {error}"
 
     @property
     def read(self) -> int:
@@ -92,14 +92,18 @@ class Explorer:
 
     def influence(self, asked: Asked | None) -> str:
         """Who moves whom at the state that is read, for the pair that was looked at last."""
-        return self._measured(asked, influence_panel)
+        return self._measured("influence", asked)
 
     def spectrum(self, asked: Asked | None) -> str:
         """The leading eigenvalues at the state that is read, for the pair that was looked at last."""
-        return self._measured(asked, spectrum_panel)
+        return self._measured("spectrum", asked)
 
-    def _measured(self, asked: Asked | None, panel: Callable[[Explainer, Picture, str], str]) -> str:
+    def close(self) -> None:
+        """End what runs beside this process."""
+        self._measuring.close()
+
+    def _measured(self, which: str, asked: Asked | None) -> str:
         if asked is None:
             raise RefusedError("There is nothing to measure yet: look at a picture and a caption first.")
-        with self._one_at_a_time:
-            return panel(self.explainer, asked.picture, asked.caption)
+        batch = self.explainer.batch([self.explainer.pair(asked.picture, asked.caption)])
+        return self._measuring.measure(which, batch, asked.caption)

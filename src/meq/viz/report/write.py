@@ -24,8 +24,7 @@ def write_report(folder: Path | str, out: Path | str | None = None, *, looks: Pa
     whose own files are sealed.
     """
     folder = Path(folder)
-    place = Path(out) if out is not None else default_place(folder)
-    _check_place(folder, place)
+    place = check_report(folder, out)
     page = _study(folder, looks) if is_study(folder) else _run(folder, looks)
     place.parent.mkdir(parents=True, exist_ok=True)
     write_whole(place, page.encode())
@@ -57,7 +56,15 @@ def _study(folder: Path, looks: Path | None) -> str:
     return study_page(folder, looks, footer=FOOTER.format(name=folder.resolve().name))
 
 
-def _check_place(folder: Path, place: Path) -> None:
+def check_report(folder: Path | str, out: Path | str | None = None) -> Path:
+    """Where the report of that folder is written; an error if it is no folder of a run or a study, or cannot be there.
+
+    Worth asking before anything is computed.
+    """
+    folder = Path(folder)
+    if not is_study(folder):
+        open_run_files(folder)
+    place = Path(out) if out is not None else default_place(folder)
     if place.is_dir():
         raise StudyError(f"{place} is a folder: name a file for the report, such as {place / 'report.html'}")
     if is_study(folder) and place.resolve().is_relative_to(folder.resolve()):
@@ -65,3 +72,4 @@ def _check_place(folder: Path, place: Path) -> None:
             f"{place} lies in the study's folder, whose files are sealed: a report there would be a file that nobody "
             "vouches for. Write it elsewhere"
         )
+    return place
