@@ -12,6 +12,8 @@ from meq.analysis.diagnosis import Diagnosis
 from meq.analysis.tables import middle
 from meq.analysis.trajectory import Trajectory
 from meq.experiments.manifest import MANIFEST, read_manifest, sealed, write_manifest
+from meq.experiments.study import STUDY
+from meq.files import alone
 from meq.training.record import RECORD
 from meq.training.sealed import read_sealed, write_sealed
 
@@ -136,9 +138,10 @@ def trajectory_file(found: Trajectory, origin: Origin) -> TrajectoryFile:
 def write_analysis(run: Path, analysis: RunAnalysis) -> Path:
     """Keep it in the run's folder, sealed; in a study's folder, its manifest lists the files from then on."""
     folder = run / FOLDER
-    write_sealed(folder / DIAGNOSIS, analysis.diagnosis)
-    write_sealed(folder / TRAJECTORY, analysis.trajectory)
-    _list_in_study(run)
+    with alone(run, f"a run is being trained in {run}: what was measured is of weights that it may replace"):
+        write_sealed(folder / DIAGNOSIS, analysis.diagnosis)
+        write_sealed(folder / TRAJECTORY, analysis.trajectory)
+        _list_in_study(run)
     return folder
 
 
@@ -159,10 +162,11 @@ def _list_in_study(run: Path) -> None:
     if len(run.parents) < 3 or not (run.parents[2] / MANIFEST).is_file():
         return
     study = run.parents[2]
-    place, manifest = run.relative_to(study).as_posix(), read_manifest(study)
-    if f"{place}/{RECORD}" in manifest.files:
-        files = [f"{place}/{FOLDER}/{name}" for name in (DIAGNOSIS, TRAJECTORY)]
-        write_manifest(study, sealed(manifest, study, files))
+    with alone(study / STUDY, f"the study in {study} is being run, and its list of files is written by who runs it"):
+        place, manifest = run.relative_to(study).as_posix(), read_manifest(study)
+        if f"{place}/{RECORD}" in manifest.files:
+            files = [f"{place}/{FOLDER}/{name}" for name in (DIAGNOSIS, TRAJECTORY)]
+            write_manifest(study, sealed(manifest, study, files))
 
 
 def _numbers(x: Tensor) -> Numbers:
