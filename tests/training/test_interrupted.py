@@ -92,14 +92,24 @@ def test_a_signal_ends_a_run_after_its_update_with_a_checkpoint(
     assert resumes_to_the_same(tmp_path, whole)
 
 
-def test_a_second_signal_ends_it_at_once_and_still_it_can_be_resumed(
-    tmp_path: Path, whole: dict[str, torch.Tensor]
+def test_a_second_ctrl_c_ends_it_at_once_and_still_it_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, torch.Tensor]
 ) -> None:
+    monkeypatch.setattr("meq.training.signals.AGAIN_SECONDS", -1.0)
     with pytest.raises(Interrupted):
         train(tmp_path, at=4, act=send(signal.SIGINT, signal.SIGINT))
     assert read_record(tmp_path).status == "interrupted"
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"], "the update was not ended"
     assert resumes_to_the_same(tmp_path, whole)
+
+
+@pytest.mark.parametrize("twice", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_a_signal_that_a_launcher_passes_on_as_well_still_leaves_a_checkpoint(
+    tmp_path: Path, twice: signal.Signals
+) -> None:
+    with pytest.raises(Interrupted):
+        train(tmp_path, at=3, act=send(twice, twice))
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == "step-00000003"
 
 
 @pytest.mark.parametrize("call", [1, 3], ids=["dev, first epoch", "scoring at the end"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -13,11 +14,13 @@ from typing import Any
 from meq.errors import Interrupted
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-WORDS = b"\nstopping after this update, with a checkpoint; once more ends at once\n"
+WORDS = b"\nstopping after this update, with a checkpoint; Ctrl-C once more ends at once\n"
+AGAIN_SECONDS = 0.5
+"""What comes sooner is the same Ctrl-C, sent by the terminal and passed on by a launcher."""
 
 
 class StopRequests:
-    """While it is entered, the first Ctrl-C or SIGTERM is noted and the second raises Interrupted at once.
+    """While it is entered, the first Ctrl-C or SIGTERM is noted, and a second Ctrl-C raises Interrupted at once.
 
     Python handles signals in its main thread only: elsewhere nothing is noted. A signal that is ignored, as a shell has
     it for what it starts in the background, stays ignored. The handlers that were there come back at the end.
@@ -26,6 +29,7 @@ class StopRequests:
     def __init__(self, *, shown: bool = True) -> None:
         self.noted: int | None = None
         self.shown = shown
+        self._since = 0.0
         self._at_once = False
         self._before: dict[signal.Signals, Any] = {}
 
@@ -55,9 +59,11 @@ class StopRequests:
             self._at_once = False
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        second = self.noted is not None
-        self.noted = number
-        if second or self._at_once:
+        again = self.noted is not None and number == signal.SIGINT and time.monotonic() - self._since > AGAIN_SECONDS
+        if again or self._at_once:
             raise Interrupted(number)
+        if self.noted is not None:
+            return
+        self.noted, self._since = number, time.monotonic()
         if self.shown:
             os.write(2, WORDS)  # print may be what was interrupted, and cannot be called within itself

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from meq.data.request import DataRequest
 from meq.encoders.builtin import Words
 from meq.encoders.pretrained import EncoderError
 from meq.experiments import StudyError, TrainedRun, load_run, read_predictions, train_on
-from meq.experiments.runs.analysis import read_analysis
+from meq.experiments.runs.analysis import RunAnalysis, read_analysis, write_analysis
 from meq.experiments.runs.analyze import Looking, analyze_run
 from meq.experiments.runs.answers import Answer, Answers, AnswersError, csv_text
 from meq.experiments.runs.data import Reading
@@ -27,6 +28,7 @@ from meq.experiments.runs.encoders import encoders_of_run
 from meq.experiments.runs.evaluate import evaluate_run
 from meq.experiments.runs.predict import answer_all, predict_table
 from meq.experiments.verify import verify
+from meq.files import BusyError, alone
 from meq.training import TrainConfig
 from meq.training.bundle import read_task
 from meq.training.plain import FormatError
@@ -327,6 +329,26 @@ def test_the_analysis_is_kept_sealed_beside_the_run(place: Path, run: TrainedRun
     path.write_text(path.read_text().replace('"samples": 2', '"samples": 9'))
     with pytest.raises(FormatError, match="its own hash does not match"):
         read_analysis(place / "run")
+
+
+def test_an_analysis_is_not_kept_in_a_folder_that_another_process_trains_in(place: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(place / "run", tmp_path / "copy", ignore=shutil.ignore_patterns("analysis")))
+    kept = analyze_run(load_run(copy), looking=Looking(samples=1), keep=False)
+    said: list[str] = []
+    with alone(copy, "held by a training"):
+        thread = threading.Thread(target=lambda: said.append(str(refused(copy, kept))))
+        thread.start()
+        thread.join()
+    assert said == [f"a run is being trained in {copy}: what was measured is of weights that it may replace"]
+    assert not (copy / "analysis").exists()
+    write_analysis(copy, kept)
+    assert read_analysis(copy) is not None
+
+
+def refused(folder: Path, kept: RunAnalysis) -> BusyError:
+    with pytest.raises(BusyError) as caught:
+        write_analysis(folder, kept)
+    return caught.value
 
 
 def test_a_study_stays_verified_after_one_of_its_runs_was_analyzed(copied: Path) -> None:

@@ -14,6 +14,8 @@ from meq.analysis.faithfulness import Faithfulness
 from meq.analysis.tables import middle
 from meq.analysis.trajectory import Trajectory
 from meq.experiments.manifest import MANIFEST, read_manifest, sealed, write_manifest
+from meq.experiments.study import STUDY
+from meq.files import alone
 from meq.training.plain import SINCE
 from meq.training.record import RECORD
 from meq.training.sealed import read_sealed, write_sealed
@@ -221,11 +223,12 @@ def maps_file(found: Faithfulness, origin: Origin) -> MapsFile:
 def write_analysis(run: Path, analysis: RunAnalysis) -> Path:
     """Keep it in the run's folder, sealed; in a study's folder, its manifest lists the files from then on."""
     folder = run / FOLDER
-    write_sealed(folder / DIAGNOSIS, analysis.diagnosis)
-    write_sealed(folder / TRAJECTORY, analysis.trajectory)
-    if analysis.maps is not None:
-        write_sealed(folder / MAPS, analysis.maps)
-    _list_in_study(run)
+    with alone(run, f"a run is being trained in {run}: what was measured is of weights that it may replace"):
+        write_sealed(folder / DIAGNOSIS, analysis.diagnosis)
+        write_sealed(folder / TRAJECTORY, analysis.trajectory)
+        if analysis.maps is not None:
+            write_sealed(folder / MAPS, analysis.maps)
+        _list_in_study(run)
     return folder
 
 
@@ -253,11 +256,12 @@ def _list_in_study(run: Path) -> None:
     if len(run.parents) < 3 or not (run.parents[2] / MANIFEST).is_file():
         return
     study = run.parents[2]
-    place, manifest = run.relative_to(study).as_posix(), read_manifest(study)
-    if f"{place}/{RECORD}" in manifest.files:
-        names = [name for name in (DIAGNOSIS, TRAJECTORY, MAPS) if (run / FOLDER / name).is_file()]
-        files = [f"{place}/{FOLDER}/{name}" for name in names]
-        write_manifest(study, sealed(manifest, study, files))
+    with alone(study / STUDY, f"the study in {study} is being run, and its list of files is written by who runs it"):
+        place, manifest = run.relative_to(study).as_posix(), read_manifest(study)
+        if f"{place}/{RECORD}" in manifest.files:
+            names = [name for name in (DIAGNOSIS, TRAJECTORY, MAPS) if (run / FOLDER / name).is_file()]
+            files = [f"{place}/{FOLDER}/{name}" for name in names]
+            write_manifest(study, sealed(manifest, study, files))
 
 
 def _numbers(x: Tensor) -> Numbers:
