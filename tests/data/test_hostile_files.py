@@ -9,6 +9,8 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from bounded import Outcome, attempt, needs_fork
 from data.hostile_files import EPS, JSONS, PICKLES, PICTURES, WAVS, hdf5_cases, png, saved
@@ -16,6 +18,7 @@ from data.more_folders import mosei_folder
 from data.table_cases import as_csv
 from PIL import Image
 
+from meq.data import table_parquet
 from meq.data.content import PictureFile, SoundFile
 from meq.data.findings import DataError, Findings
 from meq.data.jsonl import MAX_LINE_BYTES, json_lines, read_json
@@ -241,3 +244,55 @@ def test_the_middle_of_a_long_message_is_lost_and_not_its_ends() -> None:
     said = str(DataError(f"data.csv: {'x' * 5000}; save it as UTF-8"))
     assert said.startswith("data.csv: xxx")
     assert said.endswith("; save it as UTF-8")
+
+
+def parquet(folder: Path, **columns: Any) -> Path:
+    pq.write_table(pa.table({"y": [0, 1] * 20, **columns}), folder / "t.parquet")
+    return folder / "t.parquet"
+
+
+def test_parquet_that_claims_too_much_is_refused_before_it_is_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = parquet(tmp_path, t=["a" * 100] * 40, v=pa.array([[1.0] * 1000] * 40))
+    with monkeypatch.context() as limits:
+        limits.setattr(table_parquet, "MAX_ROWS", 39)
+        with pytest.raises(DataError, match=r"t\.parquet: it says 40 rows; at most 39 are read, split it"):
+            table(path, texts="t", label="y")
+    monkeypatch.setattr(table_parquet, "MAX_GROUP_BYTES", 100_000)
+    table(path, texts="t", label="y")
+    with pytest.raises(DataError, match=r"row group 0 says 160,000 bytes of 'v.list.element'; at most 100,000"):
+        table(path, texts="t", vectors="v", label="y")
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pa.array([{"a": {"b": [1]}}] * 40),
+        pa.array([b"\xff\xd8"] * 40),
+        pa.array([[("a", 1)]] * 40, pa.map_(pa.string(), pa.int64())),
+        pa.array([[[{"a": 1}]]] * 40),
+    ],
+    ids=["structures", "bytes", "maps", "structures in lists"],
+)
+def test_parquet_of_nested_types_is_a_sentence(cells: Any, tmp_path: Path) -> None:
+    path = parquet(tmp_path, t=cells)
+    for columns in ({"texts": "t"}, {"vectors": "t"}, {"images": "t"}):
+        with pytest.raises(DataError, match=r"column 't' is of type .*; only numbers, texts and lists of them"):
+            table(path, label="y", **columns)
+
+
+def test_parquet_that_is_encrypted_or_broken_is_a_sentence(tmp_path: Path) -> None:
+    whole = parquet(tmp_path, t=["word"] * 40).read_bytes()
+    places, letters = pa.py_buffer(np.arange(41, dtype=np.int32)), pa.py_buffer(b"\xff" * 40)  # no UTF-8
+    invalid = pa.Array.from_buffers(pa.string(), 40, [None, places, letters])
+    broken = parquet(tmp_path, t=invalid).read_bytes()
+    for content in (
+        b"PARE" + whole[4:-4] + b"PARE",
+        whole[:200],
+        whole[:-120] + b"\xff" * 112 + whole[-8:],
+        b"",
+        broken,
+    ):
+        path = written(tmp_path, "t.parquet", content)
+        check_sentence(attempt(lambda path=path: table(path, texts="t", label="y")))  # type: ignore[misc]

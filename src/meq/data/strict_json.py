@@ -66,7 +66,7 @@ def _decoded(content: bytes) -> str:
 def _check_depth(value: Any) -> None:
     """Level by level, without recursion."""
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(MAX_DEPTH):
         level = [part for each in level for part in _parts(each) if isinstance(part, list | dict)]
         if not level:
             return
