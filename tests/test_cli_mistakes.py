@@ -8,6 +8,7 @@ import re
 import shutil
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -249,6 +250,17 @@ def test_too_little_room_is_said_at_once(here: Path, monkeypatch: pytest.MonkeyP
         assert code == 1
         assert "the disk has 0.00 GB left" in errors
     assert not (here / "new").exists()
+
+
+def test_features_that_cannot_fit_are_refused_before_they_are_made(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = SimpleNamespace(disk_usage=lambda path: SimpleNamespace(free=1000))
+    encoding = import_module("meq.encoders.encode")
+    monkeypatch.setattr(encoding, "shutil", full)
+    monkeypatch.setattr(encoding, "fill", None)
+    code, _, errors = run("encode", *TABLE, "--store", "store")
+    assert code == 1
+    assert re.search(r"contents take at least 0\.\d\d GB, and the disk has 0\.00 GB left", errors)
+    shutil.rmtree(here / "store", ignore_errors=True)
 
 
 BUGS = [
