@@ -8,6 +8,7 @@ import re
 import shutil
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -75,13 +76,13 @@ BEFORE_READING: list[tuple[list[str], int, str]] = [
     (["train", *TABLE, "--lambda-j", "nan"], 1, "--lambda-j must be 0 (off) or a positive number"),
     (["train", *TABLE, "--lambda-f", "-1"], 1, "--lambda-f must be 0 (off) or a positive number"),
     (["train", *TABLE, "--arm", "meqq"], 1, "did you mean 'meq'?"),
-    (["train", *TABLE, "--heads", "5"], 1, "cannot be split into 5 heads"),
+    (["train", *TABLE, "--heads", "5"], 1, "--dim 64 cannot be split into 5 heads"),
     (["train", *TABLE, "--dropout", "1.5"], 1, "1.5"),
-    (["train", *TABLE, "--tracker", "tensorbord"], 1, "tensorbord"),
+    (["train", *TABLE, "--tracker", "tensorbord"], 1, "did you mean 'tensorboard'?"),
     (
         ["train", *TABLE, "--resume", "--out", "runs/photso"],
         1,
-        "no run in runs/photso to resume: did you mean 'runs/photos'?",
+        "begin one there: did you mean 'runs/photos'?",
     ),
     (["train", *TABLE, "--resume", "--out", "empty"], 1, "no run in empty to resume; leave out --resume"),
     (["train", *TABLE, "--out", "file"], 1, "--out file: that is a file"),
@@ -97,7 +98,7 @@ BEFORE_READING: list[tuple[list[str], int, str]] = [
     (["train", "statements", "--image", "photo"], 1, "knows its own columns: leave out --image"),
     (["train", "statements", "--label", "y"], 1, "knows its own columns: leave out --label"),
     (["train", "photso.csv", *COLUMNS], 1, "there is no such file: did you mean 'photos.csv'?"),
-    (["train", "photos", "--label", "y"], 1, "there is no data set 'photos'"),
+    (["train", "photos", "--label", "y"], 1, "there is no data set 'photos': did you mean the table 'photos.csv'?"),
     (["train", "photos.csv", "fotos", *COLUMNS], 1, "fotos is not a folder"),
     (["train", "photos.csv", *COLUMNS, "--text-encoder", "wrods"], 1, "did you mean 'words'?"),
     (["train", "photos.csv", *COLUMNS, "--text-encoder", "patches"], 1, "the encoder 'patches' reads image, not text"),
@@ -107,7 +108,7 @@ BEFORE_READING: list[tuple[list[str], int, str]] = [
     (["encode", *TABLE, "--store", "s", "--batch-size", "0"], 2, "--batch-size"),
     (["encode", *TABLE, "--store", "s", "--dtype", "float61"], 1, "did you mean 'float16'?"),
     (["encode", *TABLE, "--store", "s", "--on-damage", "rase"], 1, "did you mean 'raise'?"),
-    (["encode", *TABLE, "--store", "s", "--device", "gpu"], 1, "device 'gpu'"),
+    (["encode", *TABLE, "--store", "s", "--device", "gpu"], 1, "there is no device 'gpu'"),
     (["encode", *TABLE, "--store", "file"], 1, "--store file: that is a file"),
     (["encode", *TABLE], 2, "--store"),
     (["encode", "photos.csv", *COLUMNS, "--store", "s", "--image-encoder", "ptches"], 1, "did you mean 'patches'?"),
@@ -142,8 +143,8 @@ BEFORE_READING: list[tuple[list[str], int, str]] = [
     (["cost", "runs/photos", "--steps", "1,two"], 1, "whole numbers are needed, as in --steps 1,2,5"),
     (["cost", "runs/photos", "--steps", "0"], 1, "numbers of at least 1 are needed"),
     (["cost", "runs/photos", "--tokens", "image"], 1, "--tokens is written NAME=COUNT"),
-    (["cost", "runs/photos", "--device", "gpu"], 1, "device 'gpu'"),
-    (["report", "runs/fotos"], 1, "is not the folder of a run or a study"),
+    (["cost", "runs/photos", "--device", "gpu"], 1, "there is no device 'gpu'"),
+    (["report", "runs/fotos"], 1, "not the folder of a run or a study: it is not there: did you mean 'runs/photos'?"),
     (["report", "runs/photos", "--out", "empty"], 1, "is a folder"),
     (["report", "runs/photos", "--root", "nowhere"], 1, "nowhere: the file or folder is missing"),
     (["report", "runs/photos", "--out", "file/a.html"], 1, "--out file: that is a file"),
@@ -249,6 +250,17 @@ def test_too_little_room_is_said_at_once(here: Path, monkeypatch: pytest.MonkeyP
         assert code == 1
         assert "the disk has 0.00 GB left" in errors
     assert not (here / "new").exists()
+
+
+def test_features_that_cannot_fit_are_refused_before_they_are_made(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    full = SimpleNamespace(disk_usage=lambda path: SimpleNamespace(free=1000))
+    encoding = import_module("meq.encoders.encode")
+    monkeypatch.setattr(encoding, "shutil", full)
+    monkeypatch.setattr(encoding, "fill", None)
+    code, _, errors = run("encode", *TABLE, "--store", "store")
+    assert code == 1
+    assert re.search(r"contents take at least 0\.\d\d GB, and the disk has 0\.00 GB left", errors)
+    shutil.rmtree(here / "store", ignore_errors=True)
 
 
 BUGS = [

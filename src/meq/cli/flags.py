@@ -1,8 +1,8 @@
 """From Python's words to those of the command line: an error about `batch_size` speaks of --batch-size.
 
 Messages are written for Python. What makes a name recognisable as an option of the command that was given: it has an
-underscore, it stands in backticks, or the sentence begins with it ("epochs must be at least 1"). Where a message names
-both, as in "on_bad='skip', or --skip-bad", the flag alone is left.
+underscore, it stands in backticks, it has a value (dim=64), or the sentence begins with it ("epochs must be at least
+1"). Where a message names both, as in "on_bad='skip', or --skip-bad", the flag alone is left.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ def in_flags(words: str) -> str:
     begins = rf"^({known})(?= (?:-?[\d.]+ )?(?:{VERBS})\b)"
     for place in (rf"`({known})`", begins, rf"(?<![\w/.'\"-])({underscored})(?![\w/.'\"(-])"):
         words = re.sub(place, lambda match: flags[match[1]], words)
+    words = re.sub(rf"(?<![\w.-])({known})=(?={VALUE})", lambda match: f"{flags[match[1]]} ", words)
     return words
 
 

@@ -85,12 +85,12 @@ def check_device(device: str | None) -> None:
     try:
         kind = torch.device(device).type
     except RuntimeError as error:
-        raise ValueError(f"device {device!r} is none: {nearest(device, _devices())}") from error
+        raise ValueError(f"there is no device {device!r}: {nearest(device, _devices())}") from error
     if kind not in _devices():
-        raise ValueError(f"device {device!r} is not to be had on this machine: {nearest(kind, _devices())}")
+        raise ValueError(f"this machine has no device {device!r}: {nearest(kind, _devices())}")
     count = torch.accelerator.device_count() if kind != "cpu" else 1
     if (torch.device(device).index or 0) >= count:
-        raise ValueError(f"device {device!r} is not to be had: this machine has {count} of the kind {kind!r}")
+        raise ValueError(f"this machine has no device {device!r}: it has {count} of the kind {kind!r}")
 
 
 def check_choice(value: str, option: str, known: Sequence[str]) -> None:

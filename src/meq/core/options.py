@@ -11,14 +11,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 Checked = TypeVar("Checked")
+SHOWN = 30
+"""How many known names a message lists: a table may have thousands of columns."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of an error sentence: the nearest known name if there is one, and the whole list."""
+    """The end of an error sentence: the nearest known name if there is one, and the list, cut where it is long."""
     known = sorted(known)
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     guess = f"did you mean {close[0]!r}? " if close else ""
-    return f"{guess}Known: {', '.join(known) or 'none'}."
+    more = f" and {len(known) - SHOWN:,} more" if len(known) > SHOWN else ""
+    return f"{guess}Known: {', '.join(known[:SHOWN]) or 'none'}{more}."
 
 
 def letters_apart(a: str, b: str) -> int:

@@ -77,9 +77,13 @@ class DataRequest:
 
     def _check_no_columns(self) -> None:
         if self.data not in registry.DATA_SETS:
+            folder = Path(self.data).parent
+            tables = [str(each) for each in folder.iterdir() if is_table(each)] if folder.is_dir() else []
+            close = difflib.get_close_matches(self.data, tables, n=1, cutoff=0.6)
+            meant = f"did you mean the table {close[0]!r}? " if close else ""
             raise DataError(
-                f"there is no data set {self.data!r}: {nearest(self.data, registry.DATA_SETS)} Or give a table of your "
-                "own: a path that ends in .csv, .tsv, .jsonl or .parquet."
+                f"there is no data set {self.data!r}: {meant}{nearest(self.data, registry.DATA_SETS)} Or give a table "
+                "of your own: a path that ends in .csv, .tsv, .jsonl or .parquet."
             )
         named = [f"`{name}`" for name in COLUMNS if getattr(self, name)]
         if named:

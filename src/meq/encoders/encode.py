@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from meq.data.findings import DataError, Finding, Findings, OnBad
 from meq.encoders.contract import Encoder
 from meq.encoders.processes import Share, this_process
 from meq.encoders.reading import EncodedRow, ExampleMaker, Memory, Source, each_place, places_of
-from meq.encoders.shards import Identity
+from meq.encoders.shards import DTYPES, Identity, StoreError
 from meq.encoders.store import Features, FeatureStore
 from meq.encoders.survey import Progress, Survey, as_error, each_of, take_survey
 from meq.encoders.writing import ShardWriter, fill, filling, mend
@@ -145,6 +146,7 @@ class _Filling:
         self.share.wait()
         kept = Features(store.folder, identity)
         new = sum(key not in kept for key in contents)
+        refuse_too_little_room(kept, new)
         self.share.wait()  # nobody may write before everybody has counted
         writer = ShardWriter(kept, store)
         mine = {key: contents[key] for key in self.share.of(list(contents)) if key not in kept}
@@ -174,6 +176,22 @@ class _Filling:
         if self.findings.on_bad == "raise":
             raise as_error(finding)
         self.bad[key] = finding
+
+
+def refuse_too_little_room(kept: Features, new: int) -> None:
+    """An error, before anything is encoded, if so many new contents cannot fit on the disk.
+
+    As large as those that are kept already; where there are none, as small as can be: one token each.
+    """
+    least = kept.identity.width * DTYPES[kept.identity.dtype].itemsize
+    mean = sum(shard.size for shard in kept.shards.values()) / len(kept) if len(kept) else least
+    place = next(each for each in (kept.folder, *kept.folder.absolute().parents) if each.exists())
+    needed, free = new * max(mean, least), shutil.disk_usage(place).free
+    if needed > free:
+        raise StoreError(
+            f"{kept.folder}: {new:,} contents take at least {needed / 2**30:.2f} GB, and the disk has "
+            f"{free / 2**30:.2f} GB left: make room, or choose another place for the store"
+        )
 
 
 def _rows(survey: Survey, filling: _Filling, findings: Findings) -> tuple[dict[str, list[EncodedRow]], dict[str, int]]:

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from accelerate.tracking import get_available_trackers
+from accelerate.utils import LoggerType
 
+from meq.core.options import nearest
 from meq.data.contract import DataSet
 from meq.models.base import FusionModel
 from meq.training.config import TrainConfig
@@ -53,6 +55,10 @@ def check_model(model: FusionModel, data: DataSet) -> None:
 
 def check_trackers(names: tuple[str, ...]) -> None:
     """Accelerate leaves out a tracker that is not installed; a run that should be tracked must not go untracked."""
+    known = [str(each.value) for each in LoggerType if each is not LoggerType.ALL]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"there is no tracker {name!r}: {nearest(name, known)}")
     available = {str(getattr(tracker, "value", tracker)) for tracker in get_available_trackers()}
     missing = [name for name in names if name not in available]
     if missing:

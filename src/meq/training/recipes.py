@@ -120,13 +120,14 @@ def check_recipe(arm: str, shape: Mapping[str, Any], *, lambda_j: float = 0.5, l
     for name, weight in (("lambda_j", lambda_j), ("lambda_f", lambda_f)):
         if not (math.isfinite(weight) and weight >= 0):
             raise ValueError(f"{name} must be 0 (off) or a positive number, got {weight}")
-    build, fixed = ARMS[arm]
-    known = inspect.signature(build).parameters
-    options = {name: value for name, value in shape.items() if name in known}
-    if "max_tokens" in known and fixed.get("mixer") == "gmlp":
-        options.setdefault("max_tokens", {"image": 1, "text": 1})
+    any_two = {"image": 1, "text": 1}
+    lengths = {"max_tokens": any_two} if _needs_lengths(arm, shape) else {}
     with torch.device("meta"):
-        build({"image": 1, "text": 1}, 2, **fixed, **options)
+        _build(arm, any_two, {**shape, **lengths}, classes=2)
+
+
+def _needs_lengths(arm: str, shape: Mapping[str, Any]) -> bool:
+    return ARMS[arm][1].get("mixer") == "gmlp" and "max_tokens" not in shape
 
 
 def _check_arm(arm: str) -> None:
@@ -137,12 +138,27 @@ def _check_arm(arm: str) -> None:
 def make_model(arm: str, data: DataSet, shape: Mapping[str, Any]) -> FusionModel:
     """An arm for a data set; of `shape` it takes the options it has."""
     _check_arm(arm)
+    if _needs_lengths(arm, shape):
+        shape = {**shape, "max_tokens": longest(data)}
+    return _build(arm, dict(data.widths), {**shape, "head": data.head}, classes=len(data.labels))
+
+
+def _build(arm: str, widths: Mapping[str, int], shape: Mapping[str, Any], *, classes: int) -> FusionModel:
+    """A tree that was told no order merges modality after modality, in the order of the data."""
     build, fixed = ARMS[arm]
-    if fixed.get("mixer") == "gmlp" and "max_tokens" not in shape:
-        fixed = {**fixed, "max_tokens": longest(data)}
     known = inspect.signature(build).parameters
-    options = {name: value for name, value in shape.items() if name in known}
-    return build(dict(data.widths), len(data.labels), head=data.head, **fixed, **options)
+    options = {name: value for name, value in {**shape, **fixed}.items() if name in known}
+    if "order" in known and "order" not in options:
+        options["order"] = _one_after_the_other(list(widths))
+    return build(widths, classes, **options)
+
+
+def _one_after_the_other(names: Sequence[str]) -> Any:
+    """["a", "b", "c"] as [["a", "b"], "c"]."""
+    order: Any = names[0]
+    for name in names[1:]:
+        order = [order, name]
+    return order
 
 
 def fitted_to(config: TrainConfig, data: DataSet) -> TrainConfig:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from meq.core.options import checked_options
+from meq.data.request import nearest_beside
 from meq.experiments.runs.files import open_run_files
 from meq.experiments.study import STUDY, StudyError
 from meq.viz.report.page import make_page
@@ -62,6 +63,8 @@ def check_report(folder: Path | str, out: Path | str | None = None) -> Path:
     Worth asking before anything is computed.
     """
     folder = Path(folder)
+    if not folder.exists():
+        raise StudyError(f"{folder} is not the folder of a run or a study: it is not there{nearest_beside(folder)}")
     if not is_study(folder):
         open_run_files(folder)
     place = Path(out) if out is not None else default_place(folder)
