@@ -241,13 +241,11 @@ def test_what_is_typed_is_shown_and_never_run(person: Person) -> None:
     assert person.complaints() == []
 
 
-def test_a_model_with_hostile_labels_is_shown_and_none_of_them_runs(
-    new_browser: Callable[[], Any], tmp_path: Path
-) -> None:
+def test_a_model_with_hostile_labels_is_shown_and_none_of_them_runs(browser: Any, tmp_path: Path) -> None:
     temporary = tmp_path / "server"
     temporary.mkdir()
     with page_server(very_hostile_run(), temporary) as running:
-        person = Person(new_browser(), Server(running.address, running.folder, frozenset())).opens()
+        person = Person(browser, Server(running.address, running.folder, frozenset())).opens()
         assert person.browser.title == "Equilibrium Explorer"
         assert "<script>" in person.text("#meq-shown")
         assert not UNSEEN & set(person.text("body"))
