@@ -39,5 +39,5 @@ def shortened(text: str, most: int = MOST) -> str:
 
 def clipped(text: str, most: int) -> str:
     """The visible text on one line of a figure: no more than `most` characters, the last one of a longer one a dot."""
-    line = " ".join(visible(text[: most + 1]).split())
-    return line if len(line) <= most and len(text) <= most else f"{line[: most - 1]}…"
+    line = visible(text[: most + 1]).replace("\n", " ").replace("\t", " ")
+    return line if len(line) <= most else f"{line[: most - 1]}…"

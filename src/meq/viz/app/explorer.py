@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from meq.data.content import DrawnPicture, Picture
@@ -15,6 +17,9 @@ from meq.viz.app.examples import ExamplePair, example_pairs
 from meq.viz.app.measuring import Measuring
 from meq.viz.app.panels import look_panel
 from meq.viz.app.requests import RefusedError, check_read_whole, check_showable, checked_caption
+
+PATIENCE = 30.0
+"""Seconds that looks are waited for when the page is closed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +43,8 @@ class Explorer:
         check_showable(self.explainer)
         self._one_at_a_time = threading.Lock()
         self._measuring = Measuring(run.folder)
+        self._changed = threading.Condition()
+        self._in_hand, self._closed = 0, False
         self._looks: dict[int, tuple[Asked, str]] = {}
         self.pairs: list[ExamplePair] = []
         self.no_pairs: str | None = None
@@ -80,8 +87,9 @@ class Explorer:
             )
         first = checked_caption(caption)
         second = checked_caption(other, "other caption") if (other or "").strip() else None
-        found = self.explain(picture, first, second)
-        return Asked(picture=picture, caption=first), look_panel(found, k)
+        with self._taken_in_hand():
+            found = self.explain(picture, first, second)
+            return Asked(picture=picture, caption=first), look_panel(found, k)
 
     def look_at_example(self, place: int) -> tuple[Asked, str]:
         """The look at an example, which is the same for everybody and computed once; step K is shown first."""
@@ -99,11 +107,32 @@ class Explorer:
         return self._measured("spectrum", asked)
 
     def close(self) -> None:
-        """End what runs beside this process."""
+        """End what is being measured, wait for the looks that are being taken, and take no other.
+
+        An interpreter that ends while one of its threads computes is aborted by PyTorch.
+        """
+        with self._changed:
+            self._closed = True
         self._measuring.close()
+        with self._changed:
+            self._changed.wait_for(lambda: self._in_hand == 0, timeout=PATIENCE)
+
+    @contextmanager
+    def _taken_in_hand(self) -> Iterator[None]:
+        with self._changed:
+            if self._closed:
+                raise RefusedError("The page is being closed.")
+            self._in_hand += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._in_hand -= 1
+                self._changed.notify_all()
 
     def _measured(self, which: str, asked: Asked | None) -> str:
         if asked is None:
             raise RefusedError("There is nothing to measure yet: look at a picture and a caption first.")
-        batch = self.explainer.batch([self.explainer.pair(asked.picture, asked.caption)])
-        return self._measuring.measure(which, batch, asked.caption)
+        with self._taken_in_hand():
+            batch = self.explainer.batch([self.explainer.pair(asked.picture, asked.caption)])
+            return self._measuring.measure(which, batch, asked.caption)
