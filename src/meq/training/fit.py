@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -48,6 +47,7 @@ from meq.training.record import (
     data_facts,
     read_record,
     selected,
+    with_later_options,
     write_record,
 )
 from meq.training.seeds import sample_seeds
@@ -168,7 +168,7 @@ class Training:
         for part in ("study", "arm", "config", "model", "objective", "data", "processes"):
             old, new = plain(getattr(began, part)), plain(getattr(now, part))
             if part == "model":
-                old = _with_later_options(old, new)
+                old = with_later_options(old, new)
             if old != new:
                 what = [name for name in new if old.get(name) != new[name]] if isinstance(new, dict) else [part]
                 raise TrainingError(
@@ -331,15 +331,6 @@ class Training:
     def _write_record(self, record: RunRecord) -> None:
         if self.main:
             write_record(self.folder, record)
-
-
-LATER = ("solver", "backward")
-"""Options that older records do not name: their runs took them from the same study as now."""
-
-
-def _with_later_options(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    added = {name: new["options"][name] for name in LATER if name in new["options"] and name not in old["options"]}
-    return {**old, "options": {**old["options"], **added}}
 
 
 def _refuse_missing_trackers(names: tuple[str, ...]) -> None:

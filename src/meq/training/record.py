@@ -21,6 +21,8 @@ from meq.training.request import RunRequest
 RECORD = "record.json"
 SCHEMA = 1
 FINISHED, STOPPED, FAILED = "finished", "stopped by an alarm", "failed"
+LATER = ("solver", "backward")
+"""Options of a model that records of older versions do not name."""
 STATUSES = ("running", "interrupted", FINISHED, STOPPED, FAILED)
 
 
@@ -247,6 +249,13 @@ def blank_record(
         wall_seconds=0.0,
         error=None,
     )
+
+
+def with_later_options(began: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The model of a record as a newer version writes it: options that it does not name came from the same study."""
+    options = now["options"]
+    added = {name: options[name] for name in LATER if name in options and name not in began["options"]}
+    return {**began, "options": {**began["options"], **added}}
 
 
 def selected(progress: Progress, select: str, metric: str) -> Selected:
