@@ -28,8 +28,8 @@ OLD_METHODS = {
 }
 """What stored explanations may name."""
 DEFAULT_METHOD, WITHOUT_STATES = "grad-cam", "gradient"
-"""Chosen by the deletion and insertion test on photographs and captions, see docs/log.md: of all methods the one that is
-ahead of random maps for both. The other one serves models whose states have no place per token."""
+"""Chosen by the deletion and insertion test on photographs and captions: of all methods the one that is ahead of random
+maps for both, see docs/log.md. The other one serves models whose states have no place per token."""
 
 TARGETS = {"answer": "the model's own answer, the same at every k", "step": "what is predicted at each k"}
 

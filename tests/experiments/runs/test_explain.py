@@ -12,12 +12,12 @@ from PIL import Image
 
 import meq
 from meq.analysis import attribute, follow
-from meq.analysis.attribution import METHODS
+from meq.analysis.attribution import DEFAULT_METHOD, METHODS
 from meq.data import Example, collate
 from meq.data.content import DrawnPicture
 from meq.data.findings import DataError
 from meq.encoders import encode
-from meq.experiments.runs.explain import DEFAULT_METHOD, SHOWN_SIDE, Explainer, explain
+from meq.experiments.runs.explain import SHOWN_SIDE, Explainer, explain
 from meq.experiments.runs.explanation import Explanation, ModalityView
 from meq.experiments.runs.load import TrainedRun
 from meq.experiments.study import StudyError

@@ -254,7 +254,8 @@ def explain(
 ) -> list[Explanation]:
     """What a trained run makes of examples with raw content, at each of `steps` (0 to 2 K unless given; K always).
 
-    `method` is a key of `meq.analysis.attribution.METHODS`; None is its `default_method`. Maps are of the model's own answer, the same at every step,
+    `method` is a key of `meq.analysis.attribution.METHODS`, or None for its `default_method`.
+    Maps are of the model's own answer, the same at every step,
     or of `label`. Methods through the steps cost more the further they go: ask for fewer steps of a large model.
     """
     return Explainer(run, encoders=encoders)(examples, steps=steps, method=method, label=label)
