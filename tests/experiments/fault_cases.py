@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +18,10 @@ from rich.console import Console
 
 from meq.experiments import read_record, run_study, verify
 from meq.experiments.study import run_place
+from meq.files import BusyError, NoSpaceError
 
 QUIET = Console(quiet=True)
+PARENT = os.getpid()
 STUDY = replace(
     SMALL,
     arms=(CONCAT, replace(CONCAT, name="wider", options={"dim": 24, "head_width": 16})),
@@ -58,12 +62,33 @@ def full_at_mutations(root: str, count: str) -> None:
     assert stopped, "no study met the full disk"
 
 
+def begun_twice(root: str, times: str) -> None:
+    """Two processes at the same moment in the same new folder: one makes the study, the other is refused."""
+    for time in range(int(times)):
+        place = Path(root) / f"{time}"
+        place.mkdir()
+        children = [os.fork() for _ in range(2) if os.getpid() == PARENT]
+        if os.getpid() != PARENT:
+            os._exit(_refused_or_made(place / "study"))
+        codes = sorted(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+        assert codes in ([0, 4], [0, 0]), codes  # one that comes late finds the study complete
+        assert [path.name for path in place.iterdir()] == ["study"]
+        assert verify(place / "study", require_checkpoints=True).faults == []
+
+
+def _refused_or_made(folder: Path) -> int:
+    try:
+        _study(folder)
+    except BusyError:
+        return 4
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
 def _stopping(folder: Path) -> None:
     """Ends with 3 if the study said that there is no room."""
-    import os
-
-    from meq.files import NoSpaceError
-
     try:
         _study(folder)
     except NoSpaceError as error:
