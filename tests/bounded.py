@@ -18,6 +18,9 @@ import pytest
 MEGABYTES = 600
 """Beyond what the process has already: the limits of meq let a picture take about so much."""
 SECONDS = 2.0
+"""Of the processor."""
+PATIENCE = 60.0
+"""Seconds by the clock, after which something that waits is taken to wait forever; a busy machine is slow."""
 
 needs_fork = pytest.mark.skipif(sys.platform != "linux", reason="memory is bounded by what Linux offers for it")
 
@@ -56,7 +59,7 @@ def _run(action: Callable[[], Any], writing: int, megabytes: int, seconds: float
     try:
         # its own time, since other processes may need the machine; and more by the clock, for those that only wait
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        signal.setitimer(signal.ITIMER_REAL, 5 * seconds)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
         room = _kilobytes("VmSize") * 1024 + megabytes * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (room, room))
         start, before = time.perf_counter(), _kilobytes("VmRSS")
