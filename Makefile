@@ -8,10 +8,14 @@ MINUTES ?= 30
 
 RUN = .venv/bin/python
 BENCH_RUN = .venv-bench/bin/python
+FLOORS_RUN = .venv-floors/bin/python
+FLOORS_TESTS = tests/core tests/objectives tests/models/test_contract.py tests/models/test_hub.py \
+    tests/analysis/test_derivative.py tests/analysis/test_spectrum.py tests/data/test_table.py tests/data/test_table_files.py \
+    tests/training/test_record.py tests/test_cli.py
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz check lint types format bench browser clean
+.PHONY: help demo test fuzz floors check lint types format bench browser clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,6 +28,9 @@ test: .venv/installed ## Run the tests, on all cores; ARGS="-k rotation -x" goes
 
 fuzz: .venv/installed ## Meet the code with drawn inputs and faults for longer; MINUTES=30 is a rough total
 	MEQ_FUZZ_MINUTES=$(MINUTES) $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile -m fuzz $(ARGS)
+
+floors: .venv-floors/installed ## Run the engine's, the models' and the tables' tests on the oldest versions that are allowed
+	$(FLOORS_RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile $(FLOORS_TESTS)
 
 check: lint types test ## Everything a change has to pass
 
@@ -61,7 +68,7 @@ browser: ## Install the browser that the browser tests drive
 	fi
 
 clean: ## Remove the environments, caches and build outputs
-	rm -rf .venv .venv-bench .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf .venv .venv-bench .venv-floors .pytest_cache .mypy_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is touched last, so that an interrupted installation is taken up again by the next call.
@@ -74,6 +81,14 @@ clean: ## Remove the environments, caches and build outputs
 .venv-bench/installed: pyproject.toml constraints.txt
 	$(call make_environment,.venv-bench)
 	$(BENCH_RUN) $(PIP_INSTALL) --editable '.[offline]' torchdeq==0.1.0
+	@touch $@
+
+# Without the extras, whose tests are not among those that run here.
+.venv-floors/installed: pyproject.toml constraints.txt tests/floors.py
+	$(call make_environment,.venv-floors)
+	$(PYTHON) tests/floors.py pyproject.toml constraints.txt > .venv-floors/floors.txt
+	$(FLOORS_RUN) -m pip --disable-pip-version-check install --quiet --constraint .venv-floors/floors.txt \
+	    --editable . beartype hypothesis pytest pytest-xdist
 	@touch $@
 
 define make_environment

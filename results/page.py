@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from meq.experiments import Study, compare, make_tables, read_study, records_of
+from meq.experiments.bootstrap import Interval, answers_of, intervals
 from meq.experiments.compare import ArmLine, compare_groups
 from meq.experiments.measures import measured_of
 from meq.experiments.measures.contract import Values
@@ -24,6 +25,7 @@ DOCS = RESULTS.parent / "docs" / "results.md"
 README = RESULTS.parent / "README.md"
 BEGIN, END = "<!-- results: made by results/page.py -->", "<!-- end of results -->"
 SPLIT, METRIC = "test", "accuracy"
+TABLE, INTERVALS = "test-accuracy", "test-accuracy-bootstrap"
 CHANCE = 1 / 3
 INTRODUCTION = """# Results
 
@@ -32,7 +34,9 @@ these models do on this set, and nothing about other benchmarks. Every table is 
 which `meq study verify` checks and the tests verify; weights are not kept, their hashes are.
 
 A difference is *called* when its absolute value exceeds twice the sample standard deviation of the paired per-seed
-differences. Scores are of the test split, with weights chosen on dev. This page is made by `results/page.py`.
+differences. Beside it stands a paired bootstrap over examples: the middle 95 % of the difference over draws of the test
+examples, which says how far it depends on them, as the first rule says how far it depends on the seeds. Scores are of
+the test split, with weights chosen on dev. This page is made by `results/page.py`.
 """
 
 
@@ -61,8 +65,14 @@ class Published:
         found = [*compare(self.study, self.records, **asked), *compare_groups(self.study, self.records, **asked)]
         return {line.arm.split(" (")[0]: line for line in found}
 
+    def interval(self, arm: str) -> Interval:
+        """Of the difference to the reference, over examples."""
+        asked: dict[str, Any] = {"split": SPLIT, "metrics": [METRIC]}
+        found = intervals(self.study, self.records, answers_of(self.folder), **asked)[METRIC]
+        return next(each for each in found if each.arm == arm)
+
     def tables(self, *names: str) -> Iterator[str]:
-        made = make_tables(self.study, self.records, self.measured)
+        made = make_tables(self.study, self.records, self.measured, answers=answers_of(self.folder))
         return (as_markdown(made[name]) for name in names)
 
 
@@ -74,13 +84,18 @@ def points(value: float) -> str:
     return f"{100 * abs(value):.1f} points"
 
 
-def against(line: ArmLine, words: str) -> str:
-    """How the equilibrium compares with an arm, whichever way it came out."""
+def against(found: Published, line: ArmLine, words: str) -> str:
+    """How the equilibrium compares with an arm, whichever way it came out: over seeds, and over examples."""
     assert line.difference is not None
     assert line.difference_spread is not None
     side = "ahead of" if line.difference < 0 else "behind"
     spread = f"twice the paired spread is {points(2 * line.difference_spread)}"
-    return f"{points(line.difference)} {side} {words} ({line.verdict}: {spread})"
+    interval = found.interval(line.arm.partition("(")[2].rstrip(")") or line.arm)
+    assert interval.low is not None
+    assert interval.high is not None
+    ends = (interval.low, interval.high) if line.difference >= 0 else (-interval.high, -interval.low)
+    over = f"over examples {100 * ends[0] + 0:.1f} to {100 * ends[1] + 0:.1f} points"
+    return f"{points(line.difference)} {side} {words} ({line.verdict}: {spread}; {over})"
 
 
 # -- what each study says ----------------------------------------------------------------------------------------------
@@ -93,10 +108,11 @@ def say_main(found: Published) -> list[str]:
     compute = lines["self-attention-compute-matched"]
     return [
         f"The equilibrium answers {percent(lines['meq'].mean)} of the test statements. At as many parameters it is "
-        f"{against(lines['concat'], 'concatenation')}, and {against(best, f'the better attention arm, {name}')}.",
+        f"{against(found, lines['concat'], 'concatenation')}, and "
+        f"{against(found, best, f'the better attention arm, {name}')}.",
         f"Given as many FLOPs as the iteration takes, and so {compute.parameters / lines['meq'].parameters:.1f} times "  # type: ignore[operator]
         f"the parameters, self-attention reaches {percent(compute.mean)}: the equilibrium is "
-        f"{against(compute, 'that arm')}.",
+        f"{against(found, compute, 'that arm')}.",
     ]
 
 
@@ -110,7 +126,7 @@ def say_ablation(found: Published) -> list[str]:
     }
     return [
         f"The whole model answers {percent(lines['meq'].mean)}. "
-        + " ".join(f"It is {against(lines[arm], f'the model {text}')}." for arm, text in words.items())
+        + " ".join(f"It is {against(found, lines[arm], f'the model {text}')}." for arm, text in words.items())
     ]
 
 
@@ -176,9 +192,9 @@ def say_hops(found: Published) -> list[str]:
 
 
 SECTIONS: dict[str, tuple[str, Callable[[Published], list[str]], tuple[str, ...]]] = {
-    "main-scenes-quick": ("Against single-pass fusion", say_main, ("test-accuracy", "coupling")),
-    "ablation-scenes-quick": ("What each part contributes", say_ablation, ("test-accuracy", "coupling")),
-    "modality-scenes-quick": ("Both modalities are needed", say_modality, ("test-accuracy",)),
+    "main-scenes-quick": ("Against single-pass fusion", say_main, (TABLE, INTERVALS, "coupling")),
+    "ablation-scenes-quick": ("What each part contributes", say_ablation, (TABLE, INTERVALS, "coupling")),
+    "modality-scenes-quick": ("Both modalities are needed", say_modality, (TABLE, INTERVALS)),
     "steps-scenes-quick": ("Along the iteration", say_steps, ("steps-meq",)),
     "fixed-point-scenes-quick": ("Is what is read a fixed point?", say_fixed_point, ("fixed-point",)),
     "hops-scenes-quick": ("When iteration helps", say_hops, ("answers-by-kind", "steps-meq")),
@@ -201,7 +217,7 @@ def readme_part() -> str:
     """The main table and what it says, for README.md."""
     main, steps = Published.named("main-scenes-quick"), Published.named("steps-scenes-quick")
     said = "\n\n".join([*say_main(main), *say_steps(steps)])
-    table = "".join(main.tables("test-accuracy"))
+    table = "".join(main.tables(TABLE))
     return f"{BEGIN}\n\n{said}\n\n{table}\n{END}"
 
 

@@ -27,6 +27,18 @@ SCRIPT = "<script>document.title = 'owned'</script>"
 LABELS = ("<b>yes</b>", 'no" onload="x')
 
 
+NASTY = (
+    "<script>document.title = 'owned'</script>",
+    '"><img src=http://127.0.0.1:9/x onerror="document.title=\'owned\'">',
+    "javascript:document.title='owned'",
+    "\u202eevil\u2066 \x1b[31mred\x07 $x_1$ \\frac{",
+    "endless" * 15_000,
+    "</title></style></svg>--><svg onload=\"document.title='owned'\">",
+)
+"""Labels of somebody who wishes the reader ill."""
+UNSEEN = set("\x00\x07\x1b\u202e\u2066")
+
+
 @cache
 def _folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="meq-reports-"))
@@ -39,7 +51,7 @@ def tiny_study() -> Path:
     """Two arms, two seeds, measures; only to be read."""
     study = Study(
         name="tiny-report",
-        question="Do two arms & two seeds fit on a page?",
+        question=f"Do two arms & two seeds fit on a page? {NASTY[0]} {NASTY[3]} {NASTY[4]}",
         data=DataConfig(name="scenes", options={"train": 36, "dev": 18, "test": 18}),
         arms=(
             ArmConfig(name="meq", model="meq", options=ITERATED, penalties={"residual-correction": {"weight": 0.3}}),
@@ -83,6 +95,33 @@ def hostile_run() -> Path:
     run = train_on(request, _folder() / "run", encoders=encoders, shape=ITERATED, config=TRAIN).folder.parent
     look_for_report(run, scratch=_folder() / "unused", showing=FEW)
     return run
+
+
+@cache
+def very_hostile_run() -> Path:
+    """A run whose labels, texts, file names, columns and folder are all meant to do harm. Only to be read."""
+    folder = _folder() / "<img src=x onerror=alert(1)> table"
+    folder.mkdir()
+    picture, words, label = 'picture"><script>1</script>', "wo<b>rds\u202e", "la&bel"
+    with open(folder / "rows.csv", "w", newline="", encoding="utf-8") as file:
+        rows = csv.writer(file)
+        rows.writerow([picture, words, label, "part"])
+        for row in range(36):
+            nasty, name = NASTY[row % len(NASTY)], f"{row} <img src=x onerror=alert(1)>.png"
+            Image.new("RGB", (24, 24), (7 * row, 30, 200)).save(folder / name)
+            part = "train" if row < 18 else "dev" if row < 24 else "test"
+            rows.writerow([name, f"{nasty[:300]} thing {row} <a href='javascript:alert(1)'>", nasty, part])
+    request = DataRequest(data=str(folder / "rows.csv"), images=(picture,), texts=(words,), label=label, split="part")
+    encoders = {"image": "patches", "text": "words"}
+    place = _folder() / "<script>alert(1)<_script> run"
+    run = train_on(request, place, encoders=encoders, shape=ITERATED, config=TRAIN).folder.parent
+    look_for_report(run, scratch=_folder() / "unused", showing=FEW)
+    return run
+
+
+@cache
+def hostile_page() -> Path:
+    return write_report(very_hostile_run(), _folder() / "hostile.html")
 
 
 @cache

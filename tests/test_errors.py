@@ -16,7 +16,7 @@ import torch
 from meq.core.options import nearest
 from meq.data.findings import DataError
 from meq.data.registry import open_data
-from meq.errors import EXTRAS, LONGEST, Terminated, in_words, is_users, raised_on_purpose, terminable, told, where
+from meq.errors import EXTRAS, LONGEST, Interrupted, in_words, is_users, raised_on_purpose, terminable, told, where
 from meq.models.match import match_parameters
 from meq.training import TrainConfig
 from meq.training.plain import loads
@@ -44,7 +44,7 @@ def in_meq(code: str) -> Callable[[], Any]:
         lambda: open_data("statements", sedd=1),
         lambda: TrainConfig(epochs=0),
         lambda: TrainConfig(epoch=1),
-        lambda: loads(int, "{"),
+        lambda: loads(b"{", "a file"),
         lambda: Path("no/such/file").read_text(),
         in_meq("raise ValueError('words')"),
         in_meq("raise TypeError('words') from None"),
@@ -142,6 +142,6 @@ def test_a_bug_is_told_with_its_place_inside_meq() -> None:
 
 def test_sigterm_ends_a_block_once_and_is_given_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Terminated), terminable():
+    with pytest.raises(Interrupted), terminable():
         signal.raise_signal(signal.SIGTERM)
     assert signal.getsignal(signal.SIGTERM) is before

@@ -37,8 +37,12 @@ LONGEST, LINES = 600, 8
 """Characters of each line of a message, which loses its middle where it is longer; and how many lines there may be."""
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: somebody else than the user asks the process to end, as a batch system does."""
+class Interrupted(KeyboardInterrupt):
+    """Asked to end: by Ctrl-C, or by SIGTERM, as a batch system does. 128 + `number` is what a shell expects."""
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.number = number
 
     number = signal.SIGTERM
 
@@ -115,7 +119,7 @@ def shortened(words: str) -> str:
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM raises `Terminated` for as long as the block lasts, unless somebody else sees to that signal."""
+    """SIGTERM raises `Interrupted` for as long as the block lasts, unless somebody else sees to that signal."""
     mine = threading.current_thread() is threading.main_thread()
     if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -129,7 +133,7 @@ def terminable() -> Iterator[None]:
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once, or what was begun could not be left in order
-    raise Terminated
+    raise Interrupted(number)
 
 
 def _sentence(error: BaseException) -> str:

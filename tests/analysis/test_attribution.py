@@ -40,12 +40,10 @@ def test_grad_cam_is_the_closed_form_at_every_step() -> None:
     assert (found.maps["image"][1:] == 0).any()
 
 
-def test_the_state_gradient_is_the_closed_form() -> None:
+def test_a_method_that_mean_pooling_makes_constant_is_no_longer_offered() -> None:
     model, features = linear(), tokens()
-    found = attribute(model, features, method="state-gradient", steps=(2,), target=torch.tensor([0, 1, 2]))
-    for name, weights in class_weights(model, torch.tensor([0, 1, 2])).items():
-        expected = weights.norm(dim=1, keepdim=True).expand(-1, SHAPES[name][0]) / SHAPES[name][0]
-        torch.testing.assert_close(found.maps[name][0], expected)
+    with pytest.raises(ValueError, match="there is no method 'state-gradient'"):
+        attribute(model, features, method="state-gradient")
 
 
 def test_the_gradient_goes_through_exactly_k_steps() -> None:

@@ -60,7 +60,10 @@ def test_a_fresh_model_is_not_accused(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     model = meq.MutualEquilibrium(FEATURES, classes, 16, heads=2, steps=10, **options).eval()
     found = diagnosis(model)
-    assert found.verdict is Verdict.HEALTHY, found.evidence
+    assert found.verdict is Verdict.UNMEASURED, found.evidence
+    assert found.findings["learned"].answer == found.findings["counts"].answer == "not measured"
+    assert found.findings["settles"].holds
+    assert found.findings["coupled"].holds
     assert bool(found.answer) == (classes is not None)
 
 
@@ -104,8 +107,9 @@ def test_a_map_that_grows_is_expansive() -> None:
         for side in model.coupling.sides.values():
             side.settle.weight *= 30
             side.own_output.weight *= 30
-    found = diagnosis(model)
+    found = diagnosis(model, bound=100)
     assert found.verdict is Verdict.EXPANSIVE, str(found)
+    assert found.findings["settles"].holds is False
     assert float(found.damped_radius.median()) > 1
 
 
@@ -132,8 +136,8 @@ def test_a_modality_that_reaches_nothing_is_ignored_and_named(name: str) -> None
 
 def test_states_that_do_not_speak_are_noticed_even_if_the_head_reads_both() -> None:
     found = diagnosis(make(cross=False))
-    assert found.verdict is Verdict.IGNORED
-    assert "moves no state but its own" in found.evidence
+    assert found.verdict is Verdict.UNCOUPLED
+    assert "no update listens to another modality" in found.evidence
     assert (found.influence["image"]["text"] == 0).all()
 
 
@@ -143,7 +147,8 @@ def test_an_absent_modality_is_not_an_ignored_one() -> None:
     del features["text"], masks["text"]
     with torch.no_grad():
         found = meq.diagnose(model, model(features))
-    assert found.verdict is Verdict.HEALTHY, found.evidence
+    assert found.verdict is Verdict.UNMEASURED, found.evidence
+    assert found.findings["coupled"].holds is None
 
 
 def test_the_predicted_steps_are_about_those_that_it_takes() -> None:
@@ -159,9 +164,29 @@ def test_the_predicted_steps_are_about_those_that_it_takes() -> None:
     assert ((ratio > 0.5) & (ratio < 2)).all(), ratio
 
 
+def test_a_map_that_moves_away_from_where_it_is_read_and_settles_elsewhere_is_not_expansive() -> None:
+    model = make(gate=False)
+    with torch.no_grad():
+        for side in model.coupling.sides.values():
+            side.settle.weight *= 30
+            side.own_output.weight *= 30
+    found = diagnosis(model)
+    assert float(found.damped_radius.median()) > 1.001
+    assert found.findings["settles"].holds
+    assert found.verdict is not Verdict.EXPANSIVE
+
+
 def test_the_page_has_everything_one_would_paste() -> None:
     page = str(diagnosis(make()))
-    wanted = ("verdict: healthy", "spectral radius", "|J|", "residual", "further steps", "cross/self, image")
+    wanted = (
+        "verdict: no fault found, but not all was measured",
+        "has it learned anything? not measured",
+        "spectral radius",
+        "|J|",
+        "residual",
+        "further steps",
+        "cross/self, image",
+    )
     for words in (*wanted, "mean gate, text", "answer moved by text", "equilibrium of / input of", "[", "products"):
         assert words in page
     assert max(map(len, page.splitlines())) <= 120
@@ -198,7 +223,7 @@ def test_a_joint_state_and_other_solvers_can_be_diagnosed() -> None:
     model = make()
     model.solver = meq.Anderson()
     with torch.no_grad():
-        assert meq.diagnose(joint, joint(features, masks)).verdict is Verdict.HEALTHY
+        assert meq.diagnose(joint, joint(features, masks)).verdict is Verdict.UNMEASURED
         found = meq.diagnose(model, model(features, masks))
     assert found.damped_radius.isnan().all()
-    assert found.verdict is Verdict.HEALTHY
+    assert found.verdict is Verdict.UNMEASURED

@@ -10,7 +10,7 @@ from problems import PROBLEMS, Affine, CoupledAttention, Known, attention_inputs
 from torch import Tensor
 
 import meq
-from meq.analysis import leading_eigenvalue, linear, spectrum
+from meq.analysis import eigenpairs, leading_eigenvalue, linear
 
 
 def solved(operator: meq.Operator, inputs: dict[str, Tensor], **options: Any) -> meq.Solution:
@@ -52,13 +52,13 @@ def test_arnoldi_and_the_dense_jacobian_agree(monkeypatch: pytest.MonkeyPatch) -
     operator, inputs = CoupledAttention(), attention_inputs()
     solution = solved(operator, inputs, steps=100, tol=1e-9)
     dense = meq.spectral_radius(operator, solution)
-    monkeypatch.setattr(spectrum, "SMALL", 4)
+    monkeypatch.setattr(eigenpairs, "SMALL", 4)
     torch.testing.assert_close(meq.spectral_radius(operator, solution), dense)
 
 
 @pytest.mark.parametrize("limit", [4, 64])
 def test_padded_tokens_do_not_count(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spectrum, "SMALL", limit)
+    monkeypatch.setattr(eigenpairs, "SMALL", limit)
     operator, bare = CoupledAttention(), attention_inputs()
     padded = {name: torch.cat([x, 5 * torch.ones(3, 3, 4, dtype=x.dtype)], dim=1) for name, x in bare.items()}
     masks = {name: torch.arange(x.shape[1] + 3).expand(3, -1) < x.shape[1] for name, x in bare.items()}
@@ -83,7 +83,7 @@ def test_every_sample_of_a_nonlinear_map_has_its_own_radius() -> None:
 def test_lower_precision_gives_the_radius_it_can(
     dtype: torch.dtype, accuracy: float, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spectrum, "SMALL", limit)
+    monkeypatch.setattr(eigenpairs, "SMALL", limit)
     exact = meq.spectral_radius(CoupledAttention(), solved(CoupledAttention(), attention_inputs(), steps=50))
     operator, inputs = CoupledAttention(dtype=dtype), attention_inputs(dtype=dtype)
     radius = meq.spectral_radius(operator, solved(operator, inputs, steps=50))
@@ -99,7 +99,7 @@ def test_a_sample_without_any_real_token_has_no_radius() -> None:
 
 
 def test_a_map_that_ignores_its_state_has_radius_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spectrum, "SMALL", 4)
+    monkeypatch.setattr(eigenpairs, "SMALL", 4)
     operator = Affine(torch.zeros(20, 20, dtype=torch.float64), {"image": (3, 4), "text": (2, 4)})
     radius = meq.spectral_radius(operator, solved(operator, contraction().inputs))
     assert radius.tolist() == [0, 0, 0]
@@ -118,7 +118,7 @@ def test_where_arnoldi_fails_the_jacobian_is_formed() -> None:
 
 
 def test_a_radius_that_cannot_be_found_is_nan_and_the_sample_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spectrum, "FALLBACK_LIMIT", 100)
+    monkeypatch.setattr(eigenpairs, "FALLBACK_LIMIT", 100)
     problem = crowded()
     absent = torch.tensor([False, True])
     solution = solved(problem.operator, problem.inputs, masks={"a": absent})
@@ -173,7 +173,7 @@ def test_the_operator_norm_is_the_largest_singular_value_and_not_the_radius(monk
     dense = leading_eigenvalue(problem.operator, solution)
     torch.testing.assert_close(dense.operator_norm, expected)
     assert (dense.operator_norm > dense.radius).all()
-    monkeypatch.setattr(spectrum, "SMALL", 4)
+    monkeypatch.setattr(eigenpairs, "SMALL", 4)
     monkeypatch.setattr(linear, "SMALL", 4)
     free = leading_eigenvalue(problem.operator, solution, tol=1e-8)
     torch.testing.assert_close(free.operator_norm, expected, rtol=1e-6, atol=0)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,12 +14,13 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 from explained_run import STEPS, explainer, run_folder, small_scenes
+from page_client import Client, page_server
 from PIL import Image
+from reports import UNSEEN, very_hostile_run
 
 from meq.experiments.runs.explanation import Explanation
 from meq.viz.app.requests import MAX_BYTES
 
-COMMAND = "import typer; from meq.cli.app import app_command; typer.run(app_command)"
 PATIENCE = 60
 """Seconds; on a machine with nothing else to do it takes one or two."""
 SLIDER = "#meq-k input[type=range]"
@@ -43,24 +41,9 @@ class Server:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, new_browser: object) -> Iterator[Server]:
     """`meq app` for all tests of this file; asked to end, it does, and leaves nothing."""
-    temporary = tmp_path_factory.mktemp("server")
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, str(run_folder())],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env={**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
-    )
-    assert process.stdout is not None
-    said = process.stdout.readline()
-    assert "Equilibrium Explorer: http://127.0.0.1:" in said, said + process.stdout.read()
-    (uploads,) = temporary.glob("meq-app-*")
-    yield Server(said.split()[2], uploads, frozenset(uploads.rglob("*")))
-    process.send_signal(signal.SIGTERM)
-    rest, _ = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, rest
-    assert "Traceback" not in rest
-    assert not uploads.exists()
+    with page_server(run_folder(), tmp_path_factory.mktemp("server")) as running:
+        yield Server(running.address, running.folder, frozenset(running.folder.rglob("*")))
+    assert "Traceback" not in "".join(running.said)
 
 
 @dataclass
@@ -258,6 +241,22 @@ def test_what_is_typed_is_shown_and_never_run(person: Person) -> None:
     assert person.complaints() == []
 
 
+def test_a_model_with_hostile_labels_is_shown_and_none_of_them_runs(browser: Any, tmp_path: Path) -> None:
+    temporary = tmp_path / "server"
+    temporary.mkdir()
+    with page_server(very_hostile_run(), temporary) as running:
+        person = Person(browser, Server(running.address, running.folder, frozenset())).opens()
+        assert person.browser.title == "Equilibrium Explorer"
+        assert "<script>" in person.text("#meq-shown")
+        assert not UNSEEN & set(person.text("body"))
+        assert len(person.text("#meq-shown")) < 100_000
+        for scheme in ("javascript:", "http://127.0.0.1:9/"):
+            assert person.all(f'a[href^="{scheme}"], img[src^="{scheme}"]') == []
+        assert person.hosts() == {urlsplit(running.address).netloc}
+        assert person.complaints() == []
+        person.browser.get("about:blank")
+
+
 def test_two_people_at_once_see_their_own(person: Person, new_browser: Callable[[], Any], tmp_path: Path) -> None:
     people = [person, Person(new_browser(), person.server).opens()]
     pictures = [a_picture(tmp_path, 0), a_picture(tmp_path, 12)]
@@ -275,6 +274,43 @@ def test_two_people_at_once_see_their_own(person: Person, new_browser: Callable[
         (found,) = computed(picture, caption)
         assert each.chances() == [expected(found, STEPS)]
         assert each.complaints() == []
+
+
+def test_who_has_to_wait_sees_how_many_are_before_them(person: Person, tmp_path: Path) -> None:
+    crowd = Client(person.server.address)
+    crowd.admit(crowd.upload(a_picture(tmp_path).read_bytes()), "a red thing")
+    person.types("#meq-caption", "there is a green circle")
+    for _ in range(25):
+        crowd.join("meq-go", "click", [None, "a red thing", "a blue thing", 0])
+    person.one("#meq-go").click()
+    person.waits(lambda: re.search(r"queue: \d+/\d+", person.text("#meq-shown")), "the place in the queue")
+    person.waits(lambda: person.words()[0] == ["there", "is", "a", "green", "circle"], "the look")
+    crowd.close()
+    assert person.complaints() == []
+
+
+def test_with_a_password_the_page_asks_for_it_and_works_as_before(
+    new_browser: Callable[[], Any], tmp_path: Path
+) -> None:
+    temporary = tmp_path / "server"
+    temporary.mkdir()
+    with page_server(run_folder(), temporary, "--auth", "somebody:a long password") as running:
+        browser = new_browser()
+        here = Server(running.address, running.folder, frozenset())
+        browser.get(running.address)
+        assert "gradio" not in browser.page_source  # its dialog is open
+        browser.get(running.address.replace("://", "://somebody:a%20long%20password@"))  # as typed into its dialog
+        person = Person(browser, here).opens()
+        path = a_picture(tmp_path)
+        person.uploads(path)
+        person.waits(lambda: path.name in person.text("#meq-preview"), "the preview")
+        person.types("#meq-caption", "a yellow star")
+        person.types("#meq-other", "")
+        person.looks("a yellow star")
+        (found,) = computed(path, "a yellow star")
+        assert person.chances() == [expected(found, STEPS)]
+        browser.get("about:blank")
+    assert "Traceback" not in "".join(running.said)
 
 
 def test_the_other_tabs_measure_when_asked(person: Person) -> None:

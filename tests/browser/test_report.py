@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reports import run_page, study_page
+from reports import hostile_page, run_page, study_page
 
 READABLE = 4.5
 """The contrast that WCAG asks of text."""
@@ -31,9 +31,13 @@ return found;
 """
 
 
+HANDLERS = """return [...document.querySelectorAll('*')].flatMap((each) => [...each.attributes])
+    .filter((each) => each.name.startsWith('on')).map((each) => each.name + '=' + each.value)"""
+
+
 @pytest.fixture(scope="module")
 def pages() -> dict[str, Path]:
-    return {"study": study_page(), "run": run_page()}
+    return {"study": study_page(), "run": run_page(), "hostile": hostile_page()}
 
 
 def requests(browser: Any) -> list[str]:
@@ -47,14 +51,19 @@ def width(browser: Any, selector: str) -> float:
     return browser.execute_script(f"return document.querySelector('{selector}').getBoundingClientRect().width")
 
 
-@pytest.mark.parametrize("which", ["study", "run"])
+@pytest.mark.parametrize("which", ["study", "run", "hostile"])
 def test_it_opens_from_disk_without_errors_requests_or_foreign_scripts(
     browser: Any, pages: dict[str, Path], which: str
 ) -> None:
     browser.get(pages[which].as_uri())
     assert browser.get_log("browser") == []
     assert requests(browser) == [pages[which].as_uri()]
-    assert browser.title != "owned"
+    assert browser.title.startswith(("Report: ", "Study: "))
+    assert browser.execute_script("return document.scripts.length") == 0
+    assert browser.execute_script("return [...document.links].map((each) => each.protocol)").count("file:") == (
+        browser.execute_script("return document.links.length")
+    )
+    assert browser.execute_script(HANDLERS) == []
     sizes = browser.execute_script("return [...document.images].map((each) => each.naturalWidth)")
     assert len(sizes) >= 5
     assert all(sizes)

@@ -54,15 +54,18 @@ def test_an_unknown_option_is_an_error_that_names_the_nearest_known_one(call: An
         (lambda: meq.Damped(step=0.0), "Damped(step) must be a positive number, got 0.0"),
         (lambda: meq.Damped(step=math.nan), "Damped(step) must be a positive number, got nan"),
         (lambda: meq.Damped(step=torch.ones(2)), "Damped(step) must be one number, got a tensor of shape (2,)"),
-        (lambda: meq.Anderson(history=0), "Anderson(history) must be at least 1, got 0"),
+        (lambda: meq.Anderson(history=0), "Anderson(history) must be a whole number of at least 1, got 0"),
         (lambda: meq.Anderson(step=-1.0), "Anderson(step) must be a positive number, got -1.0"),
-        (lambda: meq.Broyden(history=-2), "Broyden(history) must be at least 1, got -2"),
+        (lambda: meq.Broyden(history=-2), "Broyden(history) must be a whole number of at least 1, got -2"),
         (lambda: meq.Broyden(step=math.inf), "Broyden(step) must be a positive number, got inf"),
-        (lambda: meq.Implicit(steps=0), "Implicit needs steps >= 1 and tol >= 0, got steps=0"),
-        (lambda: meq.Implicit(tol=-1.0), "Implicit needs steps >= 1 and tol >= 0, got steps=50, tol=-1.0"),
-        (lambda: meq.Phantom(0), "Phantom(steps) must be at least 1, got 0"),
+        (lambda: meq.Implicit(steps=0), "Implicit(steps) must be a whole number of at least 1, got 0"),
+        (lambda: meq.Implicit(tol=-1.0), "Implicit(tol) must be 0 (take every step) or a positive number, got -1.0"),
+        (lambda: meq.Phantom(0), "Phantom(steps) must be a whole number of at least 1, got 0"),
         (lambda: solve(steps=4, trajectory=[0, 5, -1]), "trajectory asks for steps [-1, 5], but a solve of 4 steps"),
         (lambda: solve(trajectory="al"), "trajectory has no mode 'al': did you mean 'all'?"),
+        (lambda: meq.Anderson(history=2.5), "Anderson(history) must be a whole number of at least 1, got 2.5"),  # type: ignore[arg-type]
+        (lambda: meq.Anderson(step="1"), "Anderson(step) must be a positive number, got '1'"),  # type: ignore[arg-type]
+        (lambda: solve(tol="1e-3"), "tol must be 0 (take every step) or a positive number, got '1e-3'"),
         (lambda: solve(steps=2.5), "steps must be a whole number of at least 1, got 2.5"),
     ],
 )
@@ -92,3 +95,20 @@ def test_solvers_and_backward_modes_cannot_be_changed_after_they_are_made() -> N
     for made in (meq.Damped(), meq.Anderson(), meq.Broyden(), meq.Implicit(), meq.Phantom(2)):
         with pytest.raises(AttributeError):
             made.step = 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: solve(solver="anderson"), "got the string 'anderson': write solver=meq.Anderson()"),
+        (lambda: solve(backward="implicit"), "got the string 'implicit': write backward=meq.Implicit()"),
+        (lambda: solve(backward="zzz"), "known are meq.Unrolled(), meq.Checkpointed(), meq.Implicit(), meq.Phantom()"),
+        (lambda: solve(solver=meq.Broyden), "got the class Broyden: write Broyden()"),
+        (lambda: solve(solver=None), "solver must be an object such as meq.Anderson(), got NoneType"),
+        (lambda: meq.Implicit(solver="damped"), "Implicit(solver) must be an object such as meq.Anderson()"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_name_or_a_class_in_place_of_an_object_is_answered_with_what_to_write(make: Any, words: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(words)):
+        make()

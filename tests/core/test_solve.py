@@ -291,11 +291,12 @@ def test_autocast_keeps_the_state_in_float32(solver: meq.Solver) -> None:
 
 def test_a_tolerance_below_the_resolution_of_the_dtype_is_warned_about() -> None:
     operator, inputs = CoupledAttention(dtype=torch.bfloat16), attention_inputs(dtype=torch.bfloat16)
-    with pytest.warns(UserWarning, match=r"tol=0.001 is below what torch.bfloat16 can resolve"):
-        meq.solve(operator, inputs, tol=1e-3)
+    with pytest.warns(UserWarning, match=r"tol=0.002 is below what torch.bfloat16 can resolve"):
+        meq.solve(operator, inputs, tol=2e-3)
+    meq.solve(operator, inputs)  # the default is nobody's wish: no warning
     operator, inputs = CoupledAttention(dtype=torch.float32), attention_inputs(dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.warns(UserWarning, match="bfloat16"):
-        meq.solve(operator, inputs, tol=1e-3)
+        meq.solve(operator, inputs, tol=2e-3)
 
 
 def test_inference_memory_does_not_grow_with_the_number_of_steps() -> None:

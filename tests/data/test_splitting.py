@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from meq.data.findings import DataError
-from meq.data.splitting import FRACTIONS, split_by_fractions, split_called, torn_apart
+from meq.data.splitting import FRACTIONS, named_fractions, split_by_fractions, split_called, torn_apart
 
 GROUPS = [f"photo {n % 300}" for n in range(2000)]
 
@@ -75,3 +76,15 @@ def test_names_of_splits_have_synonyms_in_any_case() -> None:
 
 def test_torn_groups_are_named_and_rows_without_a_group_are_passed_over() -> None:
     assert torn_apart(["a", "b", "a", None, None], ["train", "dev", "dev", "train", "dev"]) == ["a"]
+
+
+@pytest.mark.parametrize("given", ["0.6,0.2,0.2", [0.6, 0.2, 0.2], {"train": 0.6, "dev": 0.2, "test": 0.2}])
+def test_fractions_can_be_numbers_in_the_order_of_the_splits(given: Any) -> None:
+    assert named_fractions(given) == {"train": 0.6, "dev": 0.2, "test": 0.2}
+    assert named_fractions("0.75, 0.25") == {"train": 0.75, "dev": 0.25}
+
+
+@pytest.mark.parametrize("given", ["a,b,c", "0.8", 0.8, [], {}, "0.4,0.2,0.2,0.2", {"train": "much", "dev": 0.1}, None])
+def test_what_are_no_fractions_is_answered_with_how_they_are_written(given: Any) -> None:
+    with pytest.raises(DataError, match="fraction"):
+        named_fractions(given)

@@ -141,7 +141,7 @@ def metadata_of(root: Path) -> Path:
         (lambda content: content["boxes"].pop(), "'boxes' must be a list of 3, one per object of the record, it is 2"),
         (lambda content: content.update(width=0), "positive"),
         (lambda content: content.update(height="40"), "positive"),
-        (lambda content: content["boxes"][1].__setitem__(2, float("nan")), r"boxes\[1\] must be four finite numbers"),
+        (lambda content: content["boxes"][1].__setitem__(2, float("nan")), "NaN is not JSON"),
         (lambda content: content["boxes"][1].__setitem__(2, 10**400), r"boxes\[1\] must be four finite numbers"),
         (lambda content: content["boxes"].__setitem__(0, [1, 2, 3]), r"boxes\[0\] must be four finite numbers"),
     ],

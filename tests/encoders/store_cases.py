@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import resource
-import secrets
 import signal
 import sys
 import time
@@ -14,11 +13,14 @@ from pathlib import Path
 
 import torch
 from encoders.small_set import CountingWords, text_set
+from faults import in_child
+from fuzzing import some
 
 from meq.data.contract import DataSet
 from meq.encoders import FeatureStore, encode
 from meq.encoders.shards import StoreError
 from meq.encoders.store import Features, read_manifest
+from meq.files import BusyError, alone
 
 TEXTS = text_set(140)
 SHARD_BYTES = 40_000
@@ -88,30 +90,41 @@ def killed_at_random_moments_it_goes_on(root: str, trials: str) -> None:
 
 
 def two_processes_race(root: str) -> None:
-    """Two encodings of the same texts into one store at once, and a third process that reads meanwhile."""
+    """One encoding fills a store slowly, a second one comes and is refused, and a third process reads meanwhile."""
     folder = Path(root) / "store"
-    counts = [Path(root) / name for name in ("first", "second")]
-    children = [fork(lambda out=out, at=at: race(folder, out, at)) for at, out in enumerate(counts)]
+    first = fork(lambda: fill_store(folder, seconds=0.01))
+    while not check_what_is_there(folder):
+        time.sleep(0.02)
+    second = CountingWords()
+    try:
+        encode(TEXTS, {"text": second}, store=FeatureStore(folder=folder, shard_bytes=SHARD_BYTES))
+    except BusyError as error:
+        said = str(error)
+    else:
+        raise AssertionError("a second process wrote to the store")
+    assert f"another process is filling the feature store {folder}: wait" in said, said
+    assert second.encoded == []
     seen = 0
-    while any(os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None for child in children):
+    while os.waitid(os.P_PID, first, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         now = check_what_is_there(folder)
         assert now >= seen
         seen = now
         time.sleep(0.05)
-    for child in children:
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    encoded = [int(out.read_text()) for out in counts]
-    total = len(TEXTS.splits["train"])
-    assert check_what_is_there(folder) == total
+    assert os.waitstatus_to_exitcode(os.waitpid(first, 0)[1]) == 0
+    assert check_what_is_there(folder) == len(TEXTS.splits["train"])
     assert FeatureStore(folder=folder).damaged() == []
     assert fill_store(folder) == 0
-    assert max(encoded) <= total <= sum(encoded)
-    print(*encoded)
 
 
-def race(folder: Path, out: Path, start: int) -> None:
-    secrets.randbelow = lambda count: start * count // 2  # left to chance, one time in seven they would run abreast
-    out.write_text(str(fill_store(folder, seconds=0.004)))
+def a_whole_store_needs_no_lock(root: str) -> None:
+    """Who finds all of its contents writes nothing, and is not refused by who writes others."""
+    folder = Path(root) / "store"
+    fill_store(folder)
+    with alone(folder, "held by this process"):
+        child = fork(lambda: fill_store(folder))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        child = fork(lambda: fill_store(folder, data=text_set(150)))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1, "there was something to encode"
 
 
 def a_file_that_may_not_grow(root: str) -> None:
@@ -130,9 +143,26 @@ def a_file_that_may_not_grow(root: str) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     assert "cannot be written: File too large" in said, said
     assert "shards written before are whole and kept: make room, and encode again" in said, said
-    assert not list(folder.rglob(".writing-*"))
+    assert not list(folder.rglob(".*writing*"))
     assert check_what_is_there(folder) == 40
     assert fill_store(folder) == len(TEXTS.splits["train"]) - 40
+
+
+def a_struck_encoding_goes_on(root: str) -> None:
+    """Killed, or met with a full disk, at any change of a file: nothing that was written is lost or encoded again."""
+    folder = Path(root)
+    whole = in_child(lambda: fill_store(folder / "whole"), under=folder / "whole")
+    assert whole.code == 0
+    assert whole.mutations
+    moments = range(1, whole.mutations + 1)
+    for kind, at in [*(("kill", at) for at in some(moments, 10)), *(("full", at) for at in some(moments, 6))]:
+        place = folder / f"{kind}-{at}"
+        struck = in_child(lambda place=place: fill_store(place), under=place, kind=kind, at=at)
+        assert struck.killed if kind == "kill" else struck.code in (0, 1), (kind, at, struck)
+        left = check_what_is_there(place)
+        assert fill_store(place) == len(TEXTS.splits["train"]) - left, f"{kind} at {at}"
+        assert check_what_is_there(place) == len(TEXTS.splits["train"])
+        assert not list(place.rglob(".*")), f"{kind} at {at}: {list(place.rglob('.*'))}"
 
 
 def features(folder: Path) -> Features:

@@ -13,7 +13,8 @@ from meq.encoders import FeatureStore, Tokens
 from meq.encoders.contract import Encoder
 from meq.encoders.shards import DamagedError, Identity, Shard, StoreError, as_kept, pack
 from meq.encoders.store import Features, read_manifest
-from meq.encoders.writing import ShardWriter, mend, write_whole
+from meq.encoders.writing import ShardWriter, mend
+from meq.files import write_bytes
 
 WORDS = CountingWords()
 TEXTS = ("a red circle", "", "there is no star", "a " * 70)
@@ -266,10 +267,10 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     path = tmp_path / "file"
-    write_whole(path, b"first")
+    write_bytes(path, b"first")
     monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(OSError, match="No space left"):
-        write_whole(path, b"second")
+        write_bytes(path, b"second")
     assert path.read_bytes() == b"first"
     assert os.listdir(tmp_path) == ["file"]
 

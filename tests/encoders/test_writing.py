@@ -9,10 +9,11 @@ import torch
 from encoders.small_set import CountingWords, text_set
 from plain import run_plain
 
+from meq import files
 from meq.data.findings import DataError, Finding
 from meq.encoders import FeatureStore, Tokens, encode, writing
 from meq.encoders.shards import StoreError
-from meq.encoders.writing import ShardWriter, encode_batch
+from meq.encoders.writing import encode_batch
 
 CASES = Path(__file__).with_name("store_cases.py")
 
@@ -25,9 +26,12 @@ def test_killed_at_random_moments_a_store_only_ever_grows(tmp_path: Path) -> Non
     run_plain(CASES, "killed_at_random_moments_it_goes_on", str(tmp_path), "15")
 
 
-def test_two_processes_that_fill_one_store_at_once_share_the_work(tmp_path: Path) -> None:
-    encoded = run_plain(CASES, "two_processes_race", str(tmp_path)).split()
-    assert sum(map(int, encoded)) < 280, "each of them found done what the other had written"
+def test_of_two_processes_that_fill_one_store_the_second_is_refused_and_a_third_may_read(tmp_path: Path) -> None:
+    run_plain(CASES, "two_processes_race", str(tmp_path))
+
+
+def test_a_store_that_has_all_is_read_while_another_process_fills_it(tmp_path: Path) -> None:
+    run_plain(CASES, "a_whole_store_needs_no_lock", str(tmp_path))
 
 
 def test_a_file_that_may_not_grow_is_a_clear_error_and_loses_nothing(tmp_path: Path) -> None:
@@ -38,8 +42,11 @@ def test_a_file_that_may_not_grow_is_a_clear_error_and_loses_nothing(tmp_path: P
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encode(text_set(20), {"text": CountingWords()}, store=tmp_path)
     full = Path("/dev/full").open  # a method, so that what is opened is closed by whoever asked for it
-    monkeypatch.setattr(writing, "open", lambda path, mode: full("wb"), raising=False)
-    with pytest.raises(StoreError, match=r"No space left on device\. The 1 shards .* are whole and kept: make room"):
+    monkeypatch.setattr(files, "open", lambda path, mode: full("wb"), raising=False)
+    with pytest.raises(
+        StoreError,
+        match=r"No space left on device, .* free on the disk of .*\. The 1 shards .* are whole and kept: make room",
+    ):
         encode(text_set(40), {"text": CountingWords()}, store=tmp_path)
     monkeypatch.undo()
     words = CountingWords()
@@ -75,16 +82,18 @@ def test_a_slow_encoder_writes_a_shard_after_a_while_however_small(tmp_path: Pat
     assert len(list(tmp_path.rglob("*.safetensors"))) == 6
 
 
-def test_what_a_killed_process_left_is_cleared_away_once_it_is_old(tmp_path: Path) -> None:
-    features = FeatureStore(folder=tmp_path).features(CountingWords())
-    features.folder.mkdir()
-    old, young = features.folder / ".writing-1-old", features.folder / ".writing-2-young"
+def test_what_a_killed_process_left_is_cleared_away_by_who_holds_the_store(tmp_path: Path) -> None:
+    folder = FeatureStore(folder=tmp_path).features(CountingWords()).folder
+    folder.mkdir()
+    old, young = folder / ".writing-1-old", folder / f".{'a' * 64}.safetensors.17.writing"
     for path in (old, young):
         path.write_bytes(b"half a shard")
     os.utime(old, (time.time() - 7200, time.time() - 7200))
-    ShardWriter(features, FeatureStore(folder=tmp_path))
+    writing.clear_forgotten(folder, held=False)
     assert not old.exists()
-    assert young.exists(), "another process may be writing it"
+    assert young.exists(), "without a lock, another process may be writing it"
+    encode(text_set(3), {"text": CountingWords()}, store=tmp_path)
+    assert not young.exists()
 
 
 class Picky(CountingWords):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from rich.console import Console
 
 from meq.experiments import StudyError, read_record, records_of, run_study, verify
 from meq.experiments.borrow import BORROWED, borrow_runs, read_borrowed
+from meq.experiments.runs.load import load_run
 from meq.experiments.study import DataConfig, Matched, run_place
-from meq.training.files import sha256
+from meq.files import sha256
 
 QUIET = Console(quiet=True)
 SHORT = replace(SMALL.train, epochs=1)
@@ -81,7 +83,7 @@ def test_unfinished_runs_stay_where_they_are(first: Path, tmp_path: Path) -> Non
         (place / folder / "file").touch()
     borrow_runs(FIRST, tmp_path / "whole", [source], QUIET)
     taken = tmp_path / "whole" / run_place("concat", 0)
-    assert {path.name for path in taken.iterdir()} == {"record.json", "model", "predictions", BORROWED}
+    assert {path.name for path in taken.iterdir()} == {"record.json", "seal.json", "model", "predictions", BORROWED}
     record = place / "record.json"
     record.write_text(record.read_text().replace('"status": "finished"', '"status": "running"'))
     assert read_record(place).status == "running"
@@ -97,3 +99,29 @@ def test_studies_that_have_nothing_to_lend_are_refused(first: Path, tmp_path: Pa
         borrow_runs(FIRST, first, [first], QUIET)
     with pytest.raises(StudyError, match="is not the folder of a study"):
         borrow_runs(FIRST, first, [tmp_path], QUIET)
+
+
+@pytest.mark.parametrize("blank", [(), ("image",)])
+def test_a_run_under_another_arm_s_name_is_evaluated_as_the_arm_it_is_here(
+    blank: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its record has the name that the other study gave its arm, which the study here may use for another one."""
+    arm = replace(CONCAT, blank=blank)
+    lender = replace(FIRST, name="lender", arms=(arm,), seeds=(0,))
+    run_study(lender, tmp_path / "lender", console=QUIET)
+    borrower = replace(lender, name="borrower", arms=(replace(arm, name="mean-pooled"),), reference="mean-pooled")
+    run_study(borrower, tmp_path / "borrower", reuse=[tmp_path / "lender"], console=QUIET)
+    assert read_record(tmp_path / "borrower" / run_place("mean-pooled", 0)).arm == "concat"
+    monkeypatch.chdir(tmp_path / "borrower" / run_place("mean-pooled", 0))
+    for place in (Path.cwd(), Path(".")):
+        found = load_run(place).evaluate()
+        assert found.same_data
+        assert all(split.metrics["accuracy"] == split.recorded["accuracy"] for split in found.splits if split.recorded)
+        assert {split.split for split in found.splits if split.recorded} == {"dev", "test"}
+
+
+def test_a_run_in_the_folder_of_no_arm_says_so(first: Path, tmp_path: Path) -> None:
+    study = Path(shutil.copytree(first, tmp_path / "study"))
+    (study / "runs" / "concat").rename(study / "runs" / "concta")
+    with pytest.raises(StudyError, match="has no arm 'concta', in whose folder the run lies: did you mean 'concat'"):
+        load_run(study / run_place("concta", 0)).evaluate()

@@ -5,8 +5,9 @@ import math
 import pytest
 from experiments.samples import record, records, study
 
-from meq.experiments import compare
-from meq.experiments.compare import verdict
+from meq.experiments import compare, make_tables
+from meq.experiments.compare import called_with, verdict
+from meq.experiments.render import as_text
 
 
 def test_mean_spread_and_paired_difference_are_those_of_the_textbook() -> None:
@@ -27,16 +28,31 @@ def test_mean_spread_and_paired_difference_are_those_of_the_textbook() -> None:
         ((1.0, 2.0, 3.0), "not called"),  # mean 2, sample SD 1: twice it is reached, not exceeded
         ((1.01, 2.0, 3.0), "called"),
         ((-1.01, -2.0, -3.0), "called"),
-        ((0.0, 0.0), "not called"),
-        ((0.1, 0.1), "called"),
-        ((0.1,), "one seed"),
-        ((), "one seed"),
+        ((0.0, 0.0, 0.0), "not called"),
+        ((0.1, 0.1, 0.1), "called"),
+        ((0.1, 0.1), "too few seeds"),  # two that happen to agree would always be called
+        ((0.0004, 0.0004), "too few seeds"),
+        ((0.1,), "too few seeds"),
+        ((), "too few seeds"),
         ((0.1, math.nan), "not a number"),
         ((math.inf, 0.0), "not a number"),
     ],
 )
 def test_a_difference_is_called_when_it_exceeds_twice_its_spread(differences: tuple, expected: str) -> None:
     assert verdict(differences) == expected
+
+
+def test_two_seeds_are_too_few_in_the_table_and_in_its_texts() -> None:
+    scores = {"a": {0: 0.5, 1: 0.6}, "b": {0: 0.5004, 1: 0.6004}}
+    line = compare(study("a", "b", seeds=(0, 1)), records(scores), split="dev", metric="accuracy")[1]
+    assert line.verdict == "too few seeds"
+    assert line.difference == pytest.approx(0.0004)
+    shown = as_text(make_tables(study("a", "b", seeds=(0, 1)), records(scores))["dev-accuracy"])
+    assert "too few seeds" in shown
+    with called_with(2):  # as tables of the first form are verified
+        assert verdict((0.0004, 0.0004)) == "called"
+        assert verdict((0.1,)) == "one seed"
+    assert verdict((0.0004, 0.0004)) == "too few seeds"
 
 
 def test_the_spread_is_that_of_a_sample_not_of_a_population() -> None:

@@ -18,8 +18,8 @@ from meq.experiments import StudyError, make_study, make_tables, read_record, re
 from meq.experiments.manifest import MANIFEST, read_manifest, sealed, write_manifest
 from meq.experiments.render import as_text
 from meq.experiments.study import ArmConfig, DataConfig, run_place
+from meq.files import BusyError, NoSpaceError
 from meq.training import checkpoint
-from meq.training.files import BusyError
 
 QUIET = Console(quiet=True)
 TINY = make_study("statements-tiny")
@@ -111,16 +111,16 @@ def test_a_failed_run_is_recorded_shown_and_can_be_retried(
         shutil.rmtree(copied / place)
         write_manifest(copied, sealed(read_manifest(copied), copied, [], without=place))
 
-    def full(tensors: dict, path: Path) -> None:
-        raise OSError(28, "No space left on device")
+    def broken(tensors: dict, path: Path) -> None:
+        raise OSError(5, "Input/output error")
 
     save = checkpoint.save_file
-    monkeypatch.setattr(checkpoint, "save_file", full)
+    monkeypatch.setattr(checkpoint, "save_file", broken)
     records = run_study(TINY, copied, console=QUIET)
     failed = [record for record in records if record.status == "failed"]
     assert {(record.arm, record.seed) for record in failed} == {("meq", 1), ("meq", 2)}, "the study went on"
     assert failed[0].error.kind == "CheckpointError"
-    assert "No space left" in failed[0].error.message
+    assert "Input/output error" in failed[0].error.message
     assert str(copied) not in failed[0].error.message, "the folder may be moved"
     shown = (copied / "tables" / "dev-accuracy.txt").read_text()
     assert "1 of 3 (seed 1 failed, seed 2 failed)" in shown
@@ -130,6 +130,35 @@ def test_a_failed_run_is_recorded_shown_and_can_be_retried(
     assert sum(record.status == "failed" for record in run_study(TINY, copied, console=QUIET)) == 2, "left as it is"
     records = run_study(TINY, copied, retry_failed=True, console=QUIET)
     assert {record.status for record in records} == {"finished"}
+    assert weights(copied) == weights(finished)
+    assert verify(copied).faults == []
+
+
+def test_a_full_disk_stops_the_study_marks_no_run_as_failed_and_the_same_call_goes_on(
+    finished: Path, copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in (1, 2):
+        place = run_place("meq", seed)
+        shutil.rmtree(copied / place)
+        write_manifest(copied, sealed(read_manifest(copied), copied, [], without=place))
+    calls, save = [], checkpoint.save_file
+
+    def full(tensors: dict, path: Path) -> None:
+        calls.append(path)
+        if len(calls) > 4:
+            raise OSError(28, "No space left on device")
+        save(tensors, path)
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(NoSpaceError, match=r"no run counts as failed for it\. Make room, and the same command goes on"):
+        run_study(TINY, copied, console=QUIET)
+    assert read_record(copied / run_place("meq", 1)).status == "interrupted"
+    assert not (copied / run_place("meq", 2)).exists(), "the study stopped"
+    assert "failed" not in (copied / "tables" / "runs.txt").read_text()
+    monkeypatch.undo()
+    records = run_study(TINY, copied, console=QUIET)
+    assert {record.status for record in records} == {"finished"}
+    assert read_record(copied / run_place("meq", 1)).sessions[-1].step > 0, "it went on from a checkpoint"
     assert weights(copied) == weights(finished)
     assert verify(copied).faults == []
 

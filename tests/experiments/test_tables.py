@@ -9,6 +9,7 @@ import pytest
 from experiments.samples import records, study
 
 from meq.experiments import make_study, make_tables, records_of
+from meq.experiments.bootstrap import answers_of
 from meq.experiments.paper import PAPER
 from meq.experiments.render import FORMATS, Column, Table, as_csv, as_latex, as_markdown, as_text
 from meq.experiments.tables import table_files
@@ -64,9 +65,11 @@ def test_tables_are_the_same_bytes_whatever_the_order_of_the_records() -> None:
 
 
 def test_tables_on_disk_are_what_the_records_give(finished: Path) -> None:
-    made = table_files(make_study("statements-tiny"), records_of(finished, make_study("statements-tiny")))
+    study = make_study("statements-tiny")
+    made = table_files(study, records_of(finished, study), answers=answers_of(finished))
     assert {path.name: path.read_bytes() for path in (finished / "tables").iterdir()} == made
-    assert set(made) == {f"{name}.{ending}" for name in ("dev-accuracy", "test-accuracy", "runs") for ending in FORMATS}
+    names = ("dev-accuracy", "test-accuracy", "dev-accuracy-bootstrap", "test-accuracy-bootstrap", "runs")
+    assert set(made) == {f"{name}.{ending}" for name in names for ending in FORMATS}
 
 
 def test_failed_and_missing_runs_are_in_every_table() -> None:

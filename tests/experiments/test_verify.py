@@ -12,9 +12,10 @@ import torch
 from experiments.samples import RELEASED
 
 from meq.experiments import StudyError, make_study, read_predictions, read_record, records_of, verify
+from meq.experiments.bootstrap import answers_of
 from meq.experiments.manifest import MANIFEST, files_below, read_manifest, sealed, write_manifest
 from meq.experiments.tables import table_files
-from meq.training.files import sha256, write_bytes
+from meq.files import sha256, write_bytes
 from meq.training.plain import FormatError
 from meq.training.predictions import write_predictions
 from meq.training.record import HashedFile, RunRecord, write_record
@@ -28,7 +29,7 @@ def test_a_finished_study_verifies(finished: Path) -> None:
     assert found.unverified == []
     assert found.hashes == len(files_below(finished)) - 1, "all but the manifest, which has its own hash"
     assert found.metrics == 6 * 2 * 2, "six runs, two splits, accuracy and loss"
-    assert found.tables == 3 * 4
+    assert found.tables == 5 * 4, "means and intervals of two splits, runs; four forms"
 
 
 def test_every_flipped_byte_is_found_and_named(copied: Path) -> None:
@@ -86,10 +87,13 @@ def test_absent_checkpoints_are_listed_or_required(copied: Path) -> None:
 def reseal(folder: Path) -> None:
     """What somebody does who covers up a change: new hashes and new tables."""
     study = make_study("statements-tiny")
-    for name, content in table_files(study, records_of(folder, study)).items():
+    made = table_files(study, records_of(folder, study), answers=answers_of(folder))
+    for path in (folder / "tables").iterdir():
+        path.unlink()
+    for name, content in made.items():
         write_bytes(folder / "tables" / name, content)
     files = [name for name in files_below(folder) if name != MANIFEST]
-    write_manifest(folder, sealed(read_manifest(folder), folder, files))
+    write_manifest(folder, sealed(read_manifest(folder), folder, files, without="tables"))
 
 
 def change_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> None:

@@ -139,14 +139,29 @@ def test_saving_and_loading_gives_the_same_answers(name: str, tmp_path: Path) ->
 @every_model
 def test_bfloat16_and_autocast_work(name: str) -> None:
     model = build(name, torch.float32)
-    model.tol = 0.0  # the default is beyond what bfloat16 can resolve
     features = features_for(model, dtype=torch.float32)
     exact = model(features, ragged_masks(model)).logits
     with torch.autocast("cpu", dtype=torch.bfloat16):
         mixed = model(features, ragged_masks(model)).logits
+    mixed.float().square().sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
     low = model.to(torch.bfloat16)({key: x.bfloat16() for key, x in features.items()}, ragged_masks(model)).logits
     for logits in (mixed, low):
         assert (logits.float() - exact).abs().max() < 0.15 * exact.abs().max()
+
+
+@every_model
+def test_float16_works_as_the_models_dtype_and_as_autocasts(name: str) -> None:
+    model = build(name, torch.float32)
+    features = features_for(model, dtype=torch.float32)
+    exact = model(features, ragged_masks(model)).logits
+    with torch.autocast("cpu", dtype=torch.float16):
+        mixed = model(features, ragged_masks(model)).logits
+    low = model.half()({key: x.half() for key, x in features.items()}, ragged_masks(model)).logits
+    low.float().square().sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    for logits in (mixed, low):
+        assert (logits.float() - exact).abs().max() < 0.02 * exact.abs().max()
 
 
 @every_model

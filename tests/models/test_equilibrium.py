@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -347,3 +349,32 @@ def test_the_radius_of_a_model_is_that_of_its_dense_jacobian() -> None:
     point = torch.cat([z[real[name]].flatten() for name, z in start.items()]).detach()
     dense = torch.autograd.functional.jacobian(flat, point)
     torch.testing.assert_close(radius[1], torch.linalg.eigvals(dense).abs().max(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classes": 0}, "classes must be a whole number of at least 1, got 0"),
+        ({"classes": 2.0}, "classes must be a whole number of at least 1, got 2.0"),
+        ({"dim": -8}, "dim must be a whole number of at least 1, got -8"),
+        ({"heads": 0}, "heads must be a whole number of at least 1, got 0"),
+        ({"heads": 3}, "dim=8 cannot be split into 3 heads: choose one of 1, 2, 4, 8"),
+        ({"hidden": 0}, "hidden must be a whole number of at least 1, got 0"),
+        ({"head_width": -1}, "head_width must be a whole number of at least 1, got -1"),
+        ({"widths": {"image": 4, "text": 0}}, "the width of the features of 'text' must be a whole number"),
+        ({"dropout": "0.1"}, "dropout must lie in"),
+        ({"damping": 0}, "damping must be a positive number or 'learned', got 0"),
+        ({"gate": 1}, "gate must be True or False, got 1"),
+        ({"mixer": "gmlp", "max_tokens": {"image": 4, "text": -1}}, "max_tokens of 'text' must be a whole number"),
+    ],
+)
+def test_sizes_that_make_no_model_are_answered_in_words(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        build("pair", **options)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_numpy_numbers_are_as_good_as_any() -> None:
+    model = build("pair", steps=np.int64(5), tol=np.float32(0.5))
+    assert (type(model.steps), type(model.tol)) == (int, float)

@@ -1,4 +1,4 @@
-"""A run under torchrun for `test_processes.py`: argv is folder, batch size, accumulate."""
+"""A run under torchrun for `test_processes.py`: argv is folder, batch size, accumulate, number format."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from pathlib import Path
 import torch
 from training.small import train_small
 
+from meq.files import BusyError
+
+BUSY = 17
+"""How a process ends that was refused, so that it cannot be taken for another failure."""
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     folder, batch_size, accumulate = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    train_small(folder, dtype=torch.float64, batch_size=batch_size, accumulate=accumulate)
+    try:
+        train_small(folder, dtype=getattr(torch, sys.argv[4]), batch_size=batch_size, accumulate=accumulate)
+    except BusyError as error:
+        print(f"refused: {error}", flush=True)
+        sys.exit(BUSY)

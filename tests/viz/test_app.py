@@ -20,27 +20,29 @@ import pytest
 import torch
 import typer
 from explained_run import STEPS, run_folder, small_scenes, trained_run
-from PIL import Image
+from PIL import Image, ImageChops
 from typer.testing import CliRunner
 
 from meq.cli.app import app_command
 from meq.data import DataError
 from meq.data.content import MAX_PIXELS, PictureFile
 from meq.experiments.runs.explain import Explainer
-from meq.viz.app.examples import example_pairs
 from meq.viz.app.explorer import Asked, Explorer
 from meq.viz.app.guard import is_needed
 from meq.viz.app.measures import radius_in_words
-from meq.viz.app.requests import MAX_BYTES, MAX_CHARACTERS, RefusedError, admit_upload, check_showable
+from meq.viz.app.requests import LONGEST, MAX_CHARACTERS, RefusedError, UploadedPicture, admit_upload, check_showable
 from meq.viz.app.server import environment, is_local, served
+from meq.viz.app.uploads import KEPT_BYTES, KEPT_SECONDS, MAX_BYTES, Upload, UploadError, Uploads
 
 FRAME = re.compile(r'<div class="frame" data-k="(\d+)"')
 CHANCE = re.compile(r'<span class="chance" data-label="(\w+)">([\d.]+)</span>')
 
 
 @pytest.fixture(scope="module")
-def explorer() -> Explorer:
-    return Explorer(trained_run())
+def explorer() -> Iterator[Explorer]:
+    made = Explorer(trained_run())
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -72,16 +74,57 @@ def png_of(width: int, height: int) -> bytes:
 # -- what is let in ----------------------------------------------------------------------------------------------------
 
 
-def test_an_uploaded_picture_is_read_as_the_same_file_on_disk_is_and_is_gone_afterwards(tmp_path: Path) -> None:
+def sent(data: bytes, name: str = "x.png") -> UploadedPicture:
+    """The picture, uploaded and asked for."""
+    uploads = Uploads()
+    try:
+        return admit_upload(uploads, uploads.keep(Upload(name, data)))
+    finally:
+        assert len(uploads) == 0  # whatever came of it
+
+
+def test_an_uploaded_picture_is_read_as_the_same_file_on_disk_is(tmp_path: Path) -> None:
     scene = small_scenes().splits["test"][0].content["image"].open()
-    path, kept = tmp_path / "hash" / "a scene.png", tmp_path / "kept.png"
-    path.parent.mkdir()
-    for each in (path, kept):
-        each.write_bytes(as_bytes(scene))
-    picture = admit_upload(path, tmp_path)
+    kept = tmp_path / "kept.png"
+    kept.write_bytes(as_bytes(scene))
+    picture = sent(as_bytes(scene))
     assert picture.open().tobytes() == PictureFile(kept, tmp_path).open().tobytes()
     assert picture.fingerprint() == PictureFile(kept, tmp_path).fingerprint()
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["kept.png"]
+
+
+def test_a_ticket_serves_once_and_the_same_picture_sent_twice_is_two_uploads() -> None:
+    uploads, data = Uploads(), as_bytes(Image.new("RGB", (4, 4)))
+    first, second = (uploads.keep(Upload("same.png", data)) for _ in range(2))
+    assert first != second
+    assert admit_upload(uploads, first).data == data
+    assert admit_upload(uploads, second).data == data
+    for ticket in (first, "never drawn", "/etc/passwd", "", None, 7, {"path": "/etc/passwd"}):
+        with pytest.raises(RefusedError, match="did not arrive, or waited too long: upload it again"):
+            admit_upload(uploads, ticket)
+
+
+def test_uploads_that_nobody_asks_for_are_forgotten_and_do_not_fill_the_memory() -> None:
+    now = [0.0]
+    uploads = Uploads(clock=lambda: now[0])
+    large = Upload("large.png", bytes(MAX_BYTES))
+    tickets = [uploads.keep(large) for _ in range(KEPT_BYTES // MAX_BYTES)]
+    with pytest.raises(UploadError, match="Too many pictures are waiting"):
+        uploads.keep(large)
+    now[0] = KEPT_SECONDS + 1
+    uploads.sweep()
+    assert len(uploads) == 0
+    assert uploads.take(tickets[0]) is None
+    assert uploads.take(uploads.keep(large)) is large
+
+
+@pytest.mark.parametrize("form", ["JPEG", "PNG"])
+def test_a_large_picture_is_scaled_while_it_is_read(form: str) -> None:
+    gradient = Image.linear_gradient("L").resize((6000, 3000)).convert("RGB")
+    picture = sent(as_bytes(gradient, form))
+    assert picture.open().size == (LONGEST, LONGEST // 2)
+    expected = gradient.resize((LONGEST, LONGEST // 2))
+    difference = ImageChops.difference(picture.open(), expected)
+    assert max(band[1] for band in difference.getextrema()) <= 8
 
 
 @pytest.mark.parametrize(
@@ -96,31 +139,20 @@ def test_an_uploaded_picture_is_read_as_the_same_file_on_disk_is_and_is_gone_aft
     ],
     ids=["empty", "text", "svg", "cut short", "bomb", "huge bomb"],
 )
-def test_what_is_not_a_picture_or_too_large_is_refused_with_advice(tmp_path: Path, data: bytes, said: str) -> None:
-    (tmp_path / "x.png").write_bytes(data)
-    with pytest.raises(RefusedError, match=re.escape(said)) as refused:
-        admit_upload(tmp_path / "x.png", tmp_path)
-    assert str(tmp_path) not in str(refused.value)  # where things lie on the server is nobody's business
-    assert not (tmp_path / "x.png").exists()
+def test_what_is_not_a_picture_or_too_large_is_refused_with_advice(data: bytes, said: str) -> None:
+    with pytest.raises(RefusedError, match=re.escape(said)):
+        sent(data)
 
 
-def test_a_file_of_too_many_bytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    (tmp_path / "x.png").write_bytes(b"0" * (MAX_BYTES + 1))
+def test_a_file_of_too_many_bytes_is_refused_before_it_is_read() -> None:
     with pytest.raises(RefusedError, match="at most 10 MB are taken: scale it down"):
-        admit_upload(tmp_path / "x.png", tmp_path)
-    assert not (tmp_path / "x.png").exists()
+        sent(b"0" * (MAX_BYTES + 1))
 
 
-def test_a_path_outside_of_the_uploads_is_neither_read_nor_removed(tmp_path: Path) -> None:
-    folder, outside = tmp_path / "uploads", tmp_path / "private.png"
-    folder.mkdir()
-    outside.write_bytes(as_bytes(Image.new("RGB", (4, 4))))
-    (folder / "link.png").symlink_to(outside)
-    for path in (outside, folder / ".." / "private.png", folder / "link.png", folder, folder / "missing.png"):
-        with pytest.raises(RefusedError, match="upload it again"):
-            admit_upload(path, folder)
-    assert outside.exists()
-    assert folder.exists()
+def test_the_name_of_an_upload_cannot_write_over_what_stands_around_it() -> None:
+    picture = sent(as_bytes(Image.new("RGB", (4, 4))), "gnp.\u202eexe\x1b[2J" + "a" * 100_000)
+    assert len(str(picture)) < 200
+    assert not set("\u202e\x1b") & set(str(picture))
 
 
 @pytest.mark.parametrize(
@@ -210,16 +242,29 @@ def test_examples_have_different_pictures_and_another_caption_to_compare(explore
     assert explorer.look_at_example(1) is explorer.look_at_example(1)
 
 
-def test_data_that_cannot_be_read_again_leave_the_page_without_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [DataError("photos.csv is not here"), FileNotFoundError("photos.csv is not here")])
+def test_data_that_cannot_be_read_again_leave_the_page_without_examples(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     def moved(run: object) -> object:
-        raise DataError("photos.csv is not here")
+        raise error
 
     monkeypatch.setattr("meq.viz.app.examples._own_data", moved)
-    with pytest.raises(DataError):
-        example_pairs(trained_run())
     explorer = Explorer(trained_run())
     assert explorer.pairs == []
     assert "photos.csv is not here" in str(explorer.no_pairs)
+
+
+@pytest.mark.parametrize("error", [ValueError("shapes differ"), ImportError("cannot import name"), KeyError("image")])
+def test_a_fault_of_ours_does_not_look_like_data_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def broken(run: object) -> object:
+        raise error
+
+    monkeypatch.setattr("meq.viz.app.examples._own_data", broken)
+    with pytest.raises(type(error)):
+        Explorer(trained_run())
 
 
 def test_the_measures_say_in_words_what_they_found(explorer: Explorer) -> None:
@@ -257,6 +302,15 @@ def test_the_radius_is_told_for_the_map_and_for_the_damped_step() -> None:
         "/gradio_api/info",
         "/gradio_api/process_recording",
         "/gradio_api/vibe-edit/",
+        "/gradio_api/startup-events",
+        "/gradio_api/heartbeat/../info",
+        "/gradio_api/upload/../info",
+        "/assets/%2e%2e/config",
+        "/assets/..\\..\\config",
+        "/assets/x\x00.js",
+        "/assets//etc/passwd",
+        "//etc/passwd",
+        "/static/C:\\windows",
         "/monitoring",
         "/docs",
         "/assets/../../config",
@@ -300,14 +354,34 @@ def test_a_served_page_talks_to_nobody_else_and_leaves_nothing(monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("_swept")
-def test_the_command_says_where_the_page_is_and_warns_of_open_doors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_this_machine_the_command_needs_a_password_and_says_what_that_is_worth(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(import_module("meq.cli.app"), "_wait", lambda stop: None)
     command = typer.Typer()
     command.command()(app_command)
-    result = CliRunner().invoke(command, [str(run_folder()), "--host", "0.0.0.0"])
+    beyond = [str(run_folder()), "--host", "0.0.0.0"]
+    for options, said in (
+        (beyond, "needs a password: give --auth-file FILE"),
+        ([*beyond, "--auth", "somebody"], "no name before it: give USER:PASSWORD"),
+        ([*beyond, "--auth", "somebody:short"], "too short"),
+        ([*beyond, "--auth", "a:long enough", "--auth-file", str(tmp_path / "x")], "there are two passwords"),
+        ([*beyond, "--auth-file", str(tmp_path / "missing")], "the password cannot be read from"),
+        ([*beyond, "--auth", "a:long enough", "--allow-host", "http://x"], "'http://x' is not the name of a host"),
+    ):
+        result = CliRunner().invoke(command, options)
+        assert result.exit_code == 1, result.output
+        assert said in result.output.replace("\n", " ")
+    result = CliRunner().invoke(command, beyond, env={"MEQ_APP_AUTH": "somebody:long enough"})
     assert result.exit_code == 0, result.output
-    assert "Equilibrium Explorer: http://" in result.output
-    assert "there is no password" in result.output
+    assert "Equilibrium Explorer: http://localhost:" in result.output
+    assert "put a proxy with TLS before it" in result.output
+    assert "long enough" not in result.output
+
+
+def test_in_python_too_a_page_beyond_this_machine_needs_a_password() -> None:
+    with pytest.raises(ValueError, match="needs a password"), served(trained_run(), host="0.0.0.0"):
+        pass
 
 
 @pytest.mark.usefixtures("_swept")

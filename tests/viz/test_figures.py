@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
@@ -16,6 +17,7 @@ from experiments.samples import SAMPLE
 from explained_run import STEPS, explainer, explanations, small_scenes, trained_run
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from reports import NASTY, UNSEEN
 from viz.figures import cut_off, words_of
 
 from meq.analysis import follow
@@ -226,3 +228,19 @@ def test_figures_need_matplotlib_and_commands_do_not_import_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "figures need matplotlib: pip install 'meq[viz]'", done.stderr
+
+
+HOSTILE = [*NASTY, "\x00", "-->", "]]>", "\ud83d", "$\\frac{1}$", "\n" * 500, "_not a private name"]
+
+
+@pytest.mark.fuzz
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_figure_with_a_hostile_name_is_sound_xml_without_scripts_and_of_the_usual_size(name: str) -> None:
+    figure = score_along_k([Line(name=name, steps=(0, 1, 2), values=((0.1, 0.5, 0.7),))], read=1, metric=name)
+    content = as_svg(figure)
+    root = ElementTree.fromstring(content)
+    names = {each.tag.rpartition("}")[2] for each in root.iter()}
+    assert not names & {"script", "foreignObject", "image", "a"}
+    assert [key for each in root.iter() for key in each.attrib if key.startswith("on")] == []
+    assert len(content) < 200_000
+    assert not UNSEEN & set(content.decode())

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from reports import FEW, LABELS, SCRIPT, hostile_run, run_page, study_page, tiny_study
+from reports import (
+    FEW,
+    LABELS,
+    NASTY,
+    SCRIPT,
+    UNSEEN,
+    hostile_page,
+    hostile_run,
+    run_page,
+    study_page,
+    tiny_study,
+)
 
 from meq.experiments import Predictions, StudyError, read_record, verify
 from meq.experiments.runs.judged import RIGHT, UNSURE, WRONG, confusion_table, judge, notable
@@ -127,6 +138,29 @@ def test_what_users_wrote_is_text_and_never_markup(run_report: str) -> None:
     assert tag("p", "<i>", Html("<b>"), of={"alt": '"<'}) == '<p alt="&quot;&lt;">&lt;i&gt;<b></p>'
 
 
+@pytest.mark.fuzz
+def test_hostile_names_are_shown_and_neither_run_nor_turn_the_text_nor_bury_it() -> None:
+    page = hostile_page().read_text(encoding="utf-8")
+    found = Reader(page)
+    assert {name for name, _ in found.tags} & {"script", "svg", "iframe", "object", "link", "base", "form"} == set()
+    assert [key for _, attributes in found.tags for key in attributes if key.startswith("on")] == []
+    targets = {attributes["href"] for name, attributes in found.tags if name == "a"}
+    assert all(target is not None and target.startswith("#") for target in targets)
+    assert NASTY[0] in found.text
+    assert NASTY[1] in found.text
+    assert "endlessendless" in found.text
+    assert "more characters)" in found.text
+    assert len(found.text) < 200_000  # one label alone has half of that, and stands in many places
+    assert not UNSEEN & set(page)
+
+
+def test_a_hostile_question_of_a_study_is_shown_and_nothing_else(study_report: str) -> None:
+    found = Reader(study_report)
+    assert NASTY[0] in found.text
+    assert "script" not in {name for name, _ in found.tags}
+    assert not UNSEEN & set(study_report)
+
+
 def test_without_its_data_the_report_comes_out_and_says_what_is_missing(tmp_path: Path) -> None:
     run = Path(shutil.copytree(hostile_run(), tmp_path / "run", ignore=shutil.ignore_patterns("analysis")))
     page = Reader(write_report(run).read_text(encoding="utf-8"))
@@ -157,7 +191,8 @@ def test_a_model_that_does_not_iterate_is_shown_with_examples_and_without_an_equ
 
 
 def test_a_run_that_failed_is_reported_as_failed(tmp_path: Path) -> None:
-    run = Path(shutil.copytree(hostile_run(), tmp_path / "run", ignore=shutil.ignore_patterns("analysis", "model")))
+    left_out = shutil.ignore_patterns("analysis", "model", "seal.json")  # which a failed run does not have
+    run = Path(shutil.copytree(hostile_run(), tmp_path / "run", ignore=left_out))
     error = RunError(kind="TrainingError", message="the loss <is> not finite", batch_ids=())
     nothing = {"metrics": {}, "predictions": {}, "checkpoint": None, "curves": ()}
     write_record(run, replace(read_record(run), status="failed", error=error, **nothing))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,12 +18,18 @@ from meq.core.state import State, detach, per_sample
 
 METHODS = {
     "grad-cam": "ReLU(sum_d w_d z(k)_d) per token of a state, w the mean of d score / d z(k) over its real tokens",
-    "state-gradient": "|d score / d z(k)| per token of a state: what the readout looks at",
     "gradient": "|d score / d x| per token of the features, through the k steps",
     "gradient-x-input": "|<d score / d x, x>| per token of the features, through the k steps",
     "rollout": "the token's share in what attention has gathered in k steps; see meq.analysis.rollout",
 }
 """The score is one class's logit, read at z(k)."""
+OLD_METHODS = {
+    "state-gradient": "|d score / d z(k)| per token, which a mean over tokens makes the same for all: no longer offered"
+}
+"""What stored explanations may name."""
+DEFAULT_METHOD, WITHOUT_STATES = "grad-cam", "gradient"
+"""Chosen by the deletion and insertion test on photographs and captions, see docs/log.md: of all methods the one that is
+ahead of random maps for both. The other one serves models whose states have no place per token."""
 
 TARGETS = {"answer": "the model's own answer, the same at every k", "step": "what is predicted at each k"}
 
@@ -66,6 +72,18 @@ class Attribution:
         return [str(self.steps[row]), *map(number, cells)]
 
 
+def default_method(model: Subject, features: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None = None) -> str:
+    """The method that is shown unless another is asked for."""
+    with held_still(model), torch.no_grad():
+        state = open_case(model, features, masks).solution.state
+    fitting = all(name in state and _places(state[name]) == _places(x) for name, x in features.items())
+    return DEFAULT_METHOD if fitting else WITHOUT_STATES
+
+
+def _places(x: Tensor) -> int:
+    return 1 if x.ndim == 2 else x.shape[-2]
+
+
 @checked_options
 def attribute(
     model: Subject,
@@ -97,7 +115,7 @@ def attribute(
         elif method == "rollout":
             maps = roll_out(case, chosen)
         else:
-            maps = _state_maps(case, scored, _cam if method == "grad-cam" else _length)
+            maps = _state_maps(case, scored)
     return _close(method, chosen, scored, _of_choice(maps, scored, case.choices))
 
 
@@ -139,11 +157,7 @@ def _classes(case: Case, logits: Float[Tensor, "B C"], target: Tensor | str) -> 
     return target.long()
 
 
-Painter = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(state, gradient, mask) -> one number per token."""
-
-
-def _state_maps(case: Case, scored: _Scored, paint: Painter) -> dict[str, Float[Tensor, "S R N"]]:
+def _state_maps(case: Case, scored: _Scored) -> dict[str, Float[Tensor, "S R N"]]:
     rows: dict[str, list[Tensor]] = {}
     for state, classes in zip(scored.states, scored.classes, strict=True):
         leaves = {name: z.requires_grad_() for name, z in detach(state).items()}
@@ -152,7 +166,7 @@ def _state_maps(case: Case, scored: _Scored, paint: Painter) -> dict[str, Float[
         for (name, z), gradient in zip(leaves.items(), _gradients(score, leaves), strict=True):
             z, gradient = _as_tokens(z.detach()), _as_tokens(gradient)
             real = _token_mask(case.solution.masks.get(name), z)
-            rows.setdefault(name, []).append(paint(z, gradient, real).masked_fill(~real, 0))
+            rows.setdefault(name, []).append(_cam(z, gradient, real).masked_fill(~real, 0))
     return {name: torch.stack(each) for name, each in rows.items()}
 
 
@@ -161,10 +175,6 @@ def _cam(z: Float[Tensor, "R N D"], gradient: Float[Tensor, "R N D"], real: Bool
     total = gradient.masked_fill(~real[..., None], 0).sum(1, keepdim=True)
     weights = total / real.sum(1).clamp(min=1)[:, None, None]
     return (weights * z).sum(-1).relu()
-
-
-def _length(z: Tensor, gradient: Float[Tensor, "R N D"], real: Tensor) -> Float[Tensor, "R N"]:
-    return gradient.norm(dim=-1)
 
 
 def _input_maps(

@@ -71,11 +71,14 @@ def derive_equilibrium(
     """The derivative along a direction: tangents of some of the operator's inputs, of some of its parameters, or both.
 
     `inputs` has the layout of the solution's inputs, as far as it goes: parts that are left out, or None, stand still.
-    `parameters` maps names of the operator's parameters to tangents. `tol` and `budget` are those of GMRES; unless
-    given, the tolerance is what the dtype allows.
+    In a model these are, among others, the features x, `{"features": {"image": dx}}`, and what f makes of them,
+    `{"injection": {"image": df}}`. `parameters` maps names of the operator's parameters to tangents, those of f among
+    them; what neither T nor its start depends on is an error. `tol` and `budget` are those of GMRES; unless given, the
+    tolerance is what the dtype allows.
     """
     tol = reachable_tolerance(solution.state) if tol is None else tol
     direction = _Direction(operator, solution, inputs, parameters or {})
+    direction.check(one_sample(solution, 0))
     rows = [_one_row(operator, solution, row, direction, nested, tol, budget) for row in range(len(solution.steps))]
     return EquilibriumDerivative(
         equilibrium=_batched([r.equilibrium for r in rows]),
@@ -146,11 +149,49 @@ class _Direction:
         values, layout = pytree.tree_flatten(inputs)
         tangents = layout.flatten_up_to(take_rows(self.inputs, rows))
         pairs = zip(values, tangents, strict=True)
-        inputs = layout.unflatten([x if d is None else x.detach() + step * d for x, d in pairs])
-        if not self.parameters:
-            return self.operator, inputs
-        changed = {name: self.known[name].detach() + step * d for name, d in self.parameters.items()}
-        return _Moved(self.operator, changed), inputs
+        moved = layout.unflatten([x if d is None else x.detach() + step * d for x, d in pairs])
+        return self._at(moved, {name: self.known[name].detach() + step * d for name, d in self.parameters.items()})
+
+    def check(self, sample: Solution) -> None:
+        """What moves must be read by T or its start, or its derivative would be a zero that says nothing."""
+        values, layout = pytree.tree_flatten_with_path(sample.inputs)
+        tangents = layout.flatten_up_to(self.inputs)
+        leaves = [x if d is None else x.detach().requires_grad_() for (_, x), d in zip(values, tangents, strict=True)]
+        named = {
+            f"inputs{pytree.keystr(path)}": leaf
+            for (path, _), leaf, d in zip(values, leaves, tangents, strict=True)
+            if d is not None
+        }
+        weights = {name: self.known[name].detach().requires_grad_() for name in self.parameters}
+        named |= {f"the parameter {name!r}": weight for name, weight in weights.items()}
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            operator, inputs = self._at(layout.unflatten(leaves), weights)
+            reached = [*evaluate(operator, sample.state, inputs).values(), *operator.start(inputs).values()]
+            total = torch.stack([x.sum() for x in reached]).sum()
+        unread = list(named)
+        if total.requires_grad:
+            found = torch.autograd.grad(total, list(named.values()), allow_unused=True)
+            unread = [name for name, gradient in zip(named, found, strict=True) if gradient is None]
+        if unread:
+            raise ValueError(
+                f"{unread[0]} cannot matter here: neither T nor its start depends on it, so there is nothing to derive"
+            )
+
+    def _at(self, inputs: Inputs, weights: dict[str, Tensor]) -> tuple[Any, Inputs]:
+        """The operator with these weights, and its inputs with what f makes of them by these weights."""
+        if self._moves_injections:
+            anew = _called(self.operator, "injected_anew", weights, inputs)["injection"]
+            # from the old ones, which may have been set by hand, along the path of those that f makes anew
+            moved = {name: x + (anew[name] - anew[name].detach()) for name, x in inputs["injection"].items()}
+            inputs = {**inputs, "injection": moved}
+        return (_Moved(self.operator, weights) if weights else self.operator), inputs
+
+    @property
+    def _moves_injections(self) -> bool:
+        """Does the operator make injections of features, and does any of these move, or a parameter?"""
+        if not hasattr(self.operator, "injected_anew"):
+            return False
+        return bool(self.parameters) or any(x is not None for x in pytree.tree_leaves(self.inputs["features"]))
 
 
 class _Moved(Operator):
@@ -161,23 +202,30 @@ class _Moved(Operator):
         self.operator, self.changed = operator, changed
 
     def start(self, inputs: Inputs) -> State:
-        return torch.func.functional_call(
-            _Start(self.operator), {f"of.{k}": v for k, v in self.changed.items()}, (inputs,)
-        )
+        return _called(self.operator, "start", self.changed, inputs)
 
     def forward(self, state: State, inputs: Inputs) -> State:
         return torch.func.functional_call(self.operator, self.changed, (state, inputs))
 
 
-class _Start(nn.Module):
-    """`start` as a forward, which is what functional_call can call."""
+def _called(operator: Any, method: str, changed: Mapping[str, Tensor], inputs: Inputs) -> Any:
+    """A method of the operator, with some of its parameters replaced."""
+    if not changed:
+        return getattr(operator, method)(inputs)
+    return torch.func.functional_call(
+        _Method(operator, method), {f"of.{name}": value for name, value in changed.items()}, (inputs,)
+    )
 
-    def __init__(self, of: Any) -> None:
+
+class _Method(nn.Module):
+    """A method as a forward, which is what functional_call can call."""
+
+    def __init__(self, of: Any, method: str) -> None:
         super().__init__()
-        self.of = of
+        self.of, self.method = of, method
 
-    def forward(self, inputs: Inputs) -> State:
-        return self.of.start(inputs)
+    def forward(self, inputs: Inputs) -> Any:
+        return getattr(self.of, self.method)(inputs)
 
 
 @dataclass(frozen=True)
@@ -196,6 +244,8 @@ def _one_row(
     sample = one_sample(solution, row)
     rows = torch.tensor([row], device=solution.steps.device)
     matrix = Matrix.of(operator, sample)
+    if nested:  # solves within solves: hundreds of products, which a stored matrix has for nothing
+        matrix = matrix.formed_if_small()
     b = matrix.rows.flat(_along(lambda step: _moved_image(direction, rows, step, sample), sample.state))
     solved = solve_linear(lambda v: v - matrix.push(v), b, tol=tol, budget=budget)
     inner, worst = nested_solve(matrix, b, tol=tol, budget=budget) if nested else (None, float("nan"))
@@ -267,6 +317,8 @@ def _complete(tangents: Any, inputs: Any, place: str) -> Any:
     if tangents is not None and (not isinstance(inputs, Tensor) or tangents.shape != inputs.shape):
         found = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
         raise ValueError(f"the tangent of {place} has shape {tuple(tangents.shape)}, but {place} is {found}")
+    if tangents is not None and not inputs.is_floating_point():
+        raise ValueError(f"{place} is {inputs.dtype}, which has no direction to move in")
     return tangents
 
 

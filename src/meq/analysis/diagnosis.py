@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,14 +12,26 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from meq.analysis.collapse import SOLVED, Verdict, judge
+from meq.analysis.answers import Answers, measure_answers
+from meq.analysis.collapse import (
+    QUESTIONS,
+    SOLVED,
+    Finding,
+    Verdict,
+    counts_finding,
+    coupled_finding,
+    judge,
+    learned_finding,
+    settles_finding,
+)
 from meq.analysis.differential import one_sample, some_samples
 from meq.analysis.influence import total_influence
 from meq.analysis.jacobian import Blocks, block_statistics, cross_self_ratio, real_entries, whole_statistic
 from meq.analysis.linear import Matrix, reachable_tolerance
 from meq.analysis.sensitivity import input_responses
+from meq.analysis.settling import settling_tolerance, steps_to_settle
 from meq.analysis.sources import find_sources
-from meq.analysis.spectrum import spectrum_of
+from meq.analysis.spectrum import radius_in_words, spectrum_of
 from meq.analysis.tables import number, spread, square_table, text_table
 from meq.core.options import checked_options, nearest
 from meq.core.solution import Solution, Stop
@@ -28,6 +41,8 @@ from meq.core.state import State, norm
 
 EIGENPAIR = 1e-3
 """The residual asked of the leading eigenpair, relative to the eigenvalue."""
+SETTLING_BOUND = 1000
+"""Steps within which an iteration is to come to rest, counted from its start, to be called settling."""
 
 
 @runtime_checkable
@@ -59,12 +74,20 @@ class Diagnosis:
     verdict: Verdict
     evidence: str
     """The numbers that led to the verdict, in words."""
+    findings: dict[str, Finding]
+    """By key of `meq.analysis.collapse.QUESTIONS`: does it settle, has it learned anything, does each modality count
+    for the answers, are the modalities coupled. Healthy is only what has four times yes."""
+    answers: Answers | None
+    """What labelled samples showed; None where none were given."""
     samples: int
     """How many the output had; those measured are the first of them that did not diverge."""
     diverged: int
     radius: Float[Tensor, " B"]
+    radius_bounds: tuple[Float[Tensor, " B"], Float[Tensor, " B"]]
+    """Between which the radius lies: apart where the eigenvalue is badly conditioned."""
     damped_radius: Float[Tensor, " B"]
     """Of the map as it is iterated; NaN for a solver that is not a damped iteration."""
+    damped_bounds: tuple[Float[Tensor, " B"], Float[Tensor, " B"]]
     statistic: Float[Tensor, " B"]
     """|J|, the root mean square singular value: 1 for the identity. Not the radius."""
     residual: Float[Tensor, " B"]
@@ -72,6 +95,9 @@ class Diagnosis:
     tol: float
     further_steps: Float[Tensor, " B"]
     """Steps from the read state to the tolerance at the damped radius' pace; inf where it is not below 1."""
+    settling_steps: Float[Tensor, " B"]
+    """Measured, by going on from the read state: steps from the start until at rest; inf where the bound was not
+    enough."""
     influence: Blocks
     """Who moves whom, through every path: sizes of the blocks of (I - J)^-1."""
     inputs: Blocks
@@ -90,11 +116,12 @@ class Diagnosis:
     def __str__(self) -> str:
         steps = "already there" if bool((self.further_steps == 0).all()) else spread(self.further_steps)
         rows = [
-            ["spectral radius of the undamped map", spread(self.radius)],
-            ["spectral radius as iterated (damped)", spread(self.damped_radius)],
+            ["spectral radius of the undamped map", radius_in_words(self.radius, *self.radius_bounds)],
+            ["spectral radius as iterated (damped)", radius_in_words(self.damped_radius, *self.damped_bounds)],
             ["|J|, rms singular value", spread(self.statistic)],
             ["residual at the read state", spread(self.residual)],
             [f"further steps to {self.tol:g}, predicted", steps],
+            ["steps until at rest, measured", spread(self.settling_steps)],
             *([f"cross/self, {name}", spread(values)] for name, values in self.cross_self.items()),
             *([f"mean gate, {name}", spread(values)] for name, values in self.gates.items()),
             *([f"answer moved by {name}", spread(values)] for name, values in self.answer.items()),
@@ -103,7 +130,10 @@ class Diagnosis:
         title = f"{len(self.radius)} of {self.samples} samples" + (
             f", {self.diverged} diverged" if self.diverged else ""
         )
-        parts = [f"verdict: {self.verdict.value}", f"  {self.evidence}", ""]
+        parts = [f"verdict: {self.verdict.value}", *_wrapped(self.evidence), ""]
+        for name, finding in self.findings.items():
+            parts += [f"{QUESTIONS[name]}? {finding.answer}", *_wrapped(finding.words)]
+        parts.append("")
         parts += [text_table([title, "median [min, max]"], rows), ""]
         if bool((self.solve_residual <= SOLVED).all()):
             parts += [square_table("equilibrium of / pushed by", self.influence), ""]
@@ -115,21 +145,45 @@ class Diagnosis:
 
 @checked_options
 def diagnose(
-    model: Diagnosable, out: Answered, *, samples: int = 4, probes: int = 2, seed: int = 0, branch: str | None = None
+    model: Diagnosable,
+    out: Answered,
+    *,
+    data: Iterable[Any] | Any | None = None,
+    samples: int = 4,
+    probes: int = 2,
+    seed: int = 0,
+    bound: int = SETTLING_BOUND,
+    branch: str | None = None,
 ) -> Diagnosis:
     """Radius, influence, cross/self ratios, gates and a verdict, for the first `samples` samples of a model's output.
 
-    Compute `out` in eval mode. `branch` names an inner node of a tree; its root is looked at unless one is named.
+    Compute `out` in eval mode. `data` are labelled batches with `features`, `masks` and `target`, on the model's
+    device, or one such batch: with some hundreds of samples it is measured whether anything was learned and whether
+    each modality counts for the answers; without them that stays open, and the verdict is never healthy. `bound` is
+    the number of steps within which it is to settle. `branch` names an inner node of a tree; its root is looked at
+    unless one is named.
     """
     solution = _chosen_solution(model, out, branch).detach()
     finite = [row for row, stop in enumerate(solution.stop) if stop is not Stop.DIVERGED]
     few = some_samples(solution, finite[:samples])
     diverged = len(solution.steps) - len(finite)
-    measured = _measure(model, few, probes, seed, answers=branch is None) if finite else _nothing(few)
+    tol = settling_tolerance(float(getattr(model, "tol", 0.0)), solution)
+    measured = _measure(model, few, probes, seed, tol=tol, bound=bound, answers=branch is None)
     states = _spread(some_samples(solution, finite)) if len(finite) > 1 else math.nan
     facts = {**measured, "samples": len(solution.steps), "diverged": diverged, "spread": states}
-    verdict, evidence = judge(facts)
-    return Diagnosis(verdict=verdict, evidence=evidence, tol=float(getattr(model, "tol", 1e-3)), **facts)
+    answers = None if data is None else measure_answers(model, data, seed=seed)
+    findings = {
+        "settles": settles_finding(facts, tol=tol, bound=bound),
+        "learned": learned_finding(answers),
+        "counts": counts_finding(facts, answers),
+        "coupled": coupled_finding(facts),
+    }
+    verdict, evidence = judge(facts, findings)
+    return Diagnosis(verdict=verdict, evidence=evidence, findings=findings, answers=answers, tol=tol, **facts)
+
+
+def _wrapped(words: str) -> list[str]:
+    return textwrap.wrap(words, 116, initial_indent="  ", subsequent_indent="  ")
 
 
 def _chosen_solution(model: Any, out: Answered, branch: str | None) -> Solution:
@@ -143,25 +197,34 @@ def _chosen_solution(model: Any, out: Answered, branch: str | None) -> Solution:
     return solution
 
 
-def _measure(model: Any, few: Solution, probes: int, seed: int, *, answers: bool) -> dict[str, Any]:
+def _measure(
+    model: Any, few: Solution, probes: int, seed: int, *, tol: float, bound: int, answers: bool
+) -> dict[str, Any]:
+    if len(few.steps) == 0:
+        return _nothing()
     operator = few.operator
     step = _damping(few)
-    tol = reachable_tolerance(few.state)
+    solved = reachable_tolerance(few.state)
     matrices = [Matrix.of(operator, one_sample(few, row)).formed_if_small() for row in range(len(few.steps))]
     undamped = spectrum_of(matrices, damping=1.0, tol=EIGENPAIR, norms=False, exact=False)
     radius = torch.full_like(undamped.radius, math.nan)
+    bounds = (radius, radius)
     if step is not None:
-        radius = spectrum_of(matrices, damping=step, tol=EIGENPAIR, norms=False, exact=False).radius
-    influence, missed = total_influence(matrices, probes=probes, seed=seed, tol=tol)
-    responses, left = input_responses(operator, few, matrices, probes=probes, seed=seed, tol=tol)
+        damped = spectrum_of(matrices, damping=step, tol=EIGENPAIR, norms=False, exact=False)
+        radius, bounds = damped.radius, (damped.lowest, damped.highest)
+    influence, missed = total_influence(matrices, probes=probes, seed=seed, tol=solved)
+    responses, left = input_responses(operator, few, matrices, probes=probes, seed=seed, tol=solved)
     blocks = block_statistics(operator, few, seed=seed)
     residual = torch.stack(list(few.final_residual.values())).nan_to_num(-1).amax(0).double()
     return {
         "radius": undamped.radius,
+        "radius_bounds": (undamped.lowest, undamped.highest),
         "damped_radius": radius,
+        "damped_bounds": bounds,
         "statistic": whole_statistic(blocks, few).double(),
         "residual": residual,
-        "further_steps": _further_steps(residual, radius, float(getattr(model, "tol", 1e-3))),
+        "further_steps": _further_steps(residual, radius, tol),
+        "settling_steps": steps_to_settle(few, tol=tol, bound=bound),
         "influence": influence,
         "inputs": _relative(responses, few),
         "solve_residual": torch.maximum(missed, left),
@@ -172,12 +235,13 @@ def _measure(model: Any, few: Solution, probes: int, seed: int, *, answers: bool
     }
 
 
-def _nothing(few: Solution) -> dict[str, Any]:
+def _nothing() -> dict[str, Any]:
     """What is known when every sample diverged."""
     none = torch.zeros(0, dtype=torch.float64)
     tables: dict[str, Any] = {"influence": {}, "inputs": {}, "cross_self": {}, "gates": {}, "answer": {}}
-    names = ("radius", "damped_radius", "statistic", "residual", "further_steps", "solve_residual")
-    return {**dict.fromkeys(names, none), **tables, "products": 0}
+    names = ("radius", "damped_radius", "statistic", "residual", "further_steps", "settling_steps", "solve_residual")
+    bounds = {"radius_bounds": (none, none), "damped_bounds": (none, none)}
+    return {**dict.fromkeys(names, none), **tables, **bounds, "products": 0}
 
 
 def _damping(solution: Solution) -> float | None:

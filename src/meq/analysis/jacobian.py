@@ -95,12 +95,14 @@ def dense_jacobian(operator: Any, solution: Solution) -> list[dict[str, dict[str
 
 
 def cross_self_ratio(blocks: Blocks) -> dict[str, Float[Tensor, " B"]]:
-    """sqrt(sum_{b != a} s_ab^2) / s_aa per path a; absent modalities count for nothing."""
+    """sqrt(sum_{b != a} s_ab^2) / s_aa per path a, over the modalities that are there; NaN with nobody else to read."""
     ratios = {}
     for name, row in blocks.items():
-        others = [s.nan_to_num(0).square() for other, s in row.items() if other != name]
+        others = [s.square() for other, s in row.items() if other != name]
         if others:
-            ratios[name] = torch.stack(others).sum(0).sqrt() / row[name]
+            stacked = torch.stack(others)
+            total = stacked.nansum(0).where(~stacked.isnan().all(0), torch.nan)
+            ratios[name] = total.sqrt() / row[name]
     return ratios
 
 

@@ -209,7 +209,7 @@ class _Sample:
         start = self.sample.state
         with torch.no_grad():
             found = solve(
-                _From(self.operator, start),
+                From(self.operator, start),
                 self.sources.rebuild(values),
                 solver=Anderson(),
                 steps=steps,
@@ -222,7 +222,7 @@ class _Sample:
         return largest_singular_value(push, pull, size, tol=1e-2, exact=self.exact)
 
 
-class _From(Operator):
+class From(Operator):
     """The operator, starting from a given state."""
 
     def __init__(self, operator: Any, state: State) -> None:

@@ -8,19 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
 from meq.analysis.differential import one_sample
-from meq.analysis.linear import RESTARTS, SMALL, Matrix, largest_singular_value
-from meq.analysis.tables import spread, text_table
+from meq.analysis.eigenpairs import NO_MAP, NOT_FOUND, UNCERTAIN, Pair, leading_pair, leading_pairs
+from meq.analysis.linear import RESTARTS, Matrix, largest_singular_value, precision
+from meq.analysis.tables import number, spread, text_table
 from meq.core.options import checked_options
 from meq.core.solution import Solution
-
-FALLBACK_LIMIT = 1024
-"""Up to this many it is formed where Arnoldi fails, as it does on a large rotation, whose moduli are all the same."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,6 +26,12 @@ class Spectrum:
 
     radius: Float[Tensor, " B"]
     """max |lambda(J)|; NaN where it was not found or a sample has no real token."""
+    lowest: Float[Tensor, " B"]
+    highest: Float[Tensor, " B"]
+    """Between these lies the radius, to first order: eigenvalues of a strongly non-normal map may be anywhere within
+    a wide range although the residual is small."""
+    condition: Float[Tensor, " B"]
+    """Of the eigenvalue, |v| |x| / |v^T x| of its left and right vectors: 1 for a normal map."""
     eigenvalue: Complex[Tensor, " B"]
     residual: Float[Tensor, " B"]
     """|J^T v - lambda v| for the unit eigenvector v."""
@@ -43,7 +46,8 @@ class Spectrum:
     def __str__(self) -> str:
         of = "undamped map" if self.damping == 1 else f"map damped by {self.damping:g}"
         rows = [
-            ["spectral radius", spread(self.radius)],
+            ["spectral radius", radius_in_words(self.radius, self.lowest, self.highest)],
+            ["condition of the eigenvalue", spread(self.condition)],
             ["eigenpair residual", spread(self.residual)],
             ["operator norm (not the radius)", spread(self.operator_norm)],
             ["products for the radius", f"{self.products.max().item()} at most"],
@@ -64,8 +68,10 @@ def leading_eigenvalue(
 ) -> Spectrum:
     """The largest eigenvalue of (1 - d) I + d J per sample, d the damping, J = dT/dz at the read state.
 
-    By Arnoldi (ARPACK) on J^T, which has J's eigenvalues. `tol` is the accuracy asked of the eigenpair, relative
-    to the eigenvalue, which is itself far more accurate; `exact` forms the matrix instead.
+    By Arnoldi (ARPACK) on J^T, which has J's eigenvalues, and on J for the other side's vector: together they say how
+    far off the eigenvalue may be. `tol` is the residual asked of the eigenpair, relative to the eigenvalue. It is
+    tightened where the eigenvalue's condition calls for it; where that is not enough and J is small enough, J is
+    formed, as `exact` always does.
     """
     if not damping > 0:
         raise ValueError(f"damping must be positive (1 is the undamped map), got {damping}")
@@ -85,6 +91,9 @@ def spectrum_of(matrices: Sequence[Matrix], *, damping: float, tol: float, norms
         )
     return Spectrum(
         radius=torch.tensor([abs(pair.value) for pair, *_ in found], dtype=torch.float64),
+        lowest=torch.tensor([pair.lowest for pair, *_ in found], dtype=torch.float64),
+        highest=torch.tensor([pair.highest for pair, *_ in found], dtype=torch.float64),
+        condition=torch.tensor([pair.condition for pair, *_ in found], dtype=torch.float64),
         eigenvalue=torch.tensor([pair.value for pair, *_ in found], dtype=torch.complex128),
         residual=torch.tensor([pair.residual for pair, *_ in found], dtype=torch.float64),
         operator_norm=torch.tensor([size for _, size, _ in found], dtype=torch.float64),
@@ -124,7 +133,7 @@ def leading_eigenvalues(operator: Any, solution: Solution, *, count: int = 12, t
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
     matrices = [Matrix.of(operator, one_sample(solution, row)) for row in range(len(solution.steps))]
-    found = [_leading_pairs(matrix, count, tol) for matrix in matrices]
+    found = [leading_pairs(matrix, count, tol) for matrix in matrices]
     padded = [[*pairs[:count], *[NO_MAP] * (count - len(pairs))] for pairs in found]
     return Eigenvalues(
         values=torch.tensor([[pair.value for pair in row] for row in padded], dtype=torch.complex128),
@@ -139,101 +148,40 @@ def spectral_radius(operator: Any, solution: Solution, *, tol: float = 1e-3) -> 
 
     By Arnoldi, so complex and +- pairs, the normal case for coupled states, come out right. A Rayleigh quotient would
     say 0 for a rotation. `tol` is as for `leading_eigenvalue`. NaN for a sample without real tokens,
-    and, with a warning, where the eigenvalues are too crowded to be told apart.
+    and, with a warning, where the eigenvalues are too crowded to be told apart. A warning says where the map is so far
+    from normal that the radius is uncertain, and between what it lies.
     """
-    radius = leading_eigenvalue(operator, solution, tol=tol, norms=False).radius
-    return radius.to(next(iter(solution.state.values())))
+    found = leading_eigenvalue(operator, solution, tol=tol, norms=False)
+    expected = max(UNCERTAIN, 8 * precision(solution.state))  # rough numbers give rough eigenvalues: no news
+    open_ = (found.highest - found.lowest) > 2 * expected * found.radius
+    for sample in open_.nonzero().flatten().tolist():
+        low, high = number(float(found.lowest[sample])), number(float(found.highest[sample]))
+        warnings.warn(
+            f"the spectral radius of sample {sample} is uncertain, between {low} and {high}: its map is far from "
+            "normal, and a change of J as small as rounding moves its eigenvalues that far",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return found.radius.to(next(iter(solution.state.values())))
 
 
-@dataclass(frozen=True)
-class _Pair:
-    value: complex
-    residual: float
-
-
-NOT_FOUND = _Pair(complex(math.nan, 0), math.nan)
-NO_MAP = _Pair(complex(math.nan, 0), math.nan)
-
-
-def _measure(matrix: Matrix, tol: float, *, norms: bool, exact: bool) -> tuple[_Pair, float, tuple[int, int]]:
+def _measure(matrix: Matrix, tol: float, *, norms: bool, exact: bool) -> tuple[Pair, float, tuple[int, int]]:
     """The eigenpair, the operator norm, and the products that they cost."""
-    if matrix.rows.size == 0:
-        return NO_MAP, math.nan, (0, 0)  # a sample without any real token has no map
-    if exact or matrix.rows.size <= SMALL:
-        dense = matrix.dense()
-        return _dense_pair(dense), float(np.linalg.norm(dense, 2)), (matrix.products, 0)
-    before = matrix.products
-    pair = _arnoldi_pair(matrix, tol)
-    cost, size = matrix.products - before, math.nan
-    if norms:
-        size, _ = largest_singular_value(matrix.push, matrix.pull, matrix.rows.size, tol=tol)
+    before, size = matrix.products, math.nan
+    pair = leading_pair(matrix, tol, exact=exact)
+    cost = matrix.products - before
+    if matrix.rows.size and (norms or exact):
+        size, _ = largest_singular_value(matrix.push, matrix.pull, matrix.rows.size, tol=tol, exact=exact)
     return pair, size, (cost, matrix.products - before - cost)
 
 
-def _leading_pairs(matrix: Matrix, count: int, tol: float) -> list[_Pair]:
-    """Largest modulus first; none for a sample without real tokens, or where Arnoldi fails on a large matrix."""
-    size = matrix.rows.size
-    if size == 0:
-        return []
-    if size <= max(SMALL, count + 2):  # ARPACK wants room above the number of pairs
-        return _dense_pairs(matrix.dense(), count)
-    from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
-
-    start = np.random.default_rng(0).standard_normal(size)
-    if not matrix.pull(start).any():
-        return [_Pair(0j, 0.0)] * count
-    linear = LinearOperator((size, size), matvec=matrix.pull, dtype=np.float64)
-    try:
-        values, vectors = eigs(linear, k=count, which="LM", v0=start, tol=tol, maxiter=RESTARTS)
-    except ArpackError:
-        return _dense_pairs(matrix.dense(), count) if size <= FALLBACK_LIMIT else []
-    order = _by_modulus(values)
-    return [_checked_pair(matrix, complex(values[place]), vectors[:, place]) for place in order]
-
-
-def _dense_pairs(dense: np.ndarray, count: int) -> list[_Pair]:
-    values, vectors = np.linalg.eig(dense.T)
-    return [
-        _Pair(
-            complex(values[place]),
-            float(np.linalg.norm(dense.T @ vectors[:, place] - values[place] * vectors[:, place])),
-        )
-        for place in _by_modulus(values)[:count]
-    ]
-
-
-def _by_modulus(values: np.ndarray) -> list[int]:
-    """Largest first; of a pair the one above the real line first, so that the order does not hang on rounding."""
-    return sorted(
-        range(len(values)), key=lambda place: (-round(float(abs(values[place])), 9), -float(values[place].imag))
+def radius_in_words(radius: Float[Tensor, " B"], lowest: Float[Tensor, " B"], highest: Float[Tensor, " B"]) -> str:
+    """The median and its range; where it may be off by more than a few per cent, between what it lies."""
+    words = spread(radius)
+    open_ = (highest - lowest) > 2 * UNCERTAIN * radius
+    if not bool(open_.any()):
+        return words
+    return (
+        f"{words}; uncertain for {int(open_.sum())} of {len(radius)}, "
+        f"between {number(float(lowest[open_].min()))} and {number(float(highest[open_].max()))}"
     )
-
-
-def _arnoldi_pair(matrix: Matrix, tol: float) -> _Pair:
-    from scipy.sparse.linalg import ArpackError, LinearOperator, eigs  # on use: importing meq stays light
-
-    size = matrix.rows.size
-    start = np.random.default_rng(0).standard_normal(size)  # ARPACK would draw from global state
-    if not matrix.pull(start).any():
-        return _Pair(0j, 0.0)  # a map that ignores its state, of which ARPACK would make an error
-    linear = LinearOperator((size, size), matvec=matrix.pull, dtype=np.float64)
-    try:
-        values, vectors = eigs(linear, k=1, which="LM", v0=start, tol=tol, maxiter=RESTARTS)
-    except ArpackError:
-        if size <= FALLBACK_LIMIT:
-            return _dense_pair(matrix.dense())
-        return NOT_FOUND
-    return _checked_pair(matrix, complex(values[0]), vectors[:, 0])
-
-
-def _checked_pair(matrix: Matrix, value: complex, vector: np.ndarray) -> _Pair:
-    """The pair with its own residual, from products with the eigenvector's real and imaginary part."""
-    image = matrix.pull(vector.real.copy()) + 1j * matrix.pull(vector.imag.copy())
-    return _Pair(value, float(np.linalg.norm(image - value * vector) / np.linalg.norm(vector)))
-
-
-def _dense_pair(dense: np.ndarray) -> _Pair:
-    values, vectors = np.linalg.eig(dense.T)
-    largest = int(np.abs(values).argmax())
-    value, vector = complex(values[largest]), vectors[:, largest]
-    return _Pair(value, float(np.linalg.norm(dense.T @ vector - value * vector)))

@@ -40,8 +40,15 @@ class Subject(Protocol):
         """An output with `logits` and `solution`."""
 
 
+@runtime_checkable
+class HasModules(Protocol):
+    """A module, as far as its parts are asked for."""
+
+    def modules(self) -> Iterator[nn.Module]: ...
+
+
 @contextmanager
-def held_still(model: Subject) -> Iterator[None]:
+def held_still(model: HasModules) -> Iterator[None]:
     """Dropout off while measuring; afterwards every part is in the mode it was in."""
     modes = {module: module.training for module in model.modules()}
     try:

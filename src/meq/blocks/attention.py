@@ -34,7 +34,8 @@ def attention_weights(
 
 def check_heads(dim: int, heads: int) -> None:
     if dim % heads:
-        raise ValueError(f"dim={dim} cannot be split into {heads} heads")
+        fitting = [count for count in range(1, dim + 1) if dim % count == 0 and count <= 64]
+        raise ValueError(f"dim={dim} cannot be split into {heads} heads: choose one of {', '.join(map(str, fitting))}")
 
 
 class Attention(nn.Module):

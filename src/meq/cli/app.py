@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,37 +15,78 @@ import typer
 from meq.cli.asking import Debug
 from meq.cli.errors import errors_in_words
 from meq.experiments.runs.load import load_run
+from meq.viz.app.password import Password
 
+AUTH = "MEQ_APP_AUTH"
 EXPOSED = (
-    "warning: whoever can reach port {port} of {host} can use the page and your processor; there is no password. "
-    "Leave out --host to keep it on this machine."
+    "warning: whoever can reach port {port} of {host} and has the password can use the page and your processor, and "
+    "what is sent can be read on the way: put a proxy with TLS before it, or leave out --host and stay on this machine."
+)
+NEEDS_PASSWORD = (
+    "a page at {host} can be reached from other machines, and needs a password: give --auth-file FILE (or --auth "
+    "USER:PASSWORD, or " + AUTH + "), or leave out --host to keep the page on this machine"
 )
 
 
 def app_command(
     run: Annotated[str, typer.Argument(help="The run's folder, or a repository of the Hub.")],
     host: Annotated[
-        str, typer.Option(help="Where to listen; other machines can reach it unless it is this one.")
+        str, typer.Option(help="Where to listen; unless it is this machine, others can reach it, and need a password.")
     ] = "127.0.0.1",
     port: Annotated[
         int | None, typer.Option(help="The port; the first free one from 7860 unless given.", min=1, max=65535)
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A name that the page answers to besides those of this machine, NAME or NAME:PORT; repeatable. Of a "
+            "proxy before it, or localhost:9000 for a port that is forwarded.",
+        ),
+    ] = None,
+    auth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="USER:PASSWORD", envvar=AUTH,
+            help="Ask for this name and password. Whoever lists the processes of this machine sees it, unless it comes "
+            "from the variable or from --auth-file.",
+        ),
+    ] = None,
+    auth_file: Annotated[
+        Path | None, typer.Option(help="A file with USER:PASSWORD in its first line that only you may read.")
+    ] = None,
     debug: Debug = False,
-) -> None:
+) -> None:  # fmt: skip
     """A web page on which one watches a picture and a caption come to an agreement, step by step.
 
     For models of one picture and one text that iterate. It needs Gradio, which comes with the extra "app". Nothing that
     is asked on the page is kept, and nothing of it leaves this machine.
+
+    To let others use it: keep it on this machine, put a web server with TLS before it and name that with --allow-host,
+    with --auth-file for a password; or forward the port by ssh. A page that listens beyond this machine needs one.
     """
     with errors_in_words(debug):
         from meq.viz.app.server import is_local, served  # on use: pictures and pages are optional
 
+        password = _password(auth, auth_file)
+        if password is None and not is_local(host):
+            raise ValueError(NEEDS_PASSWORD.format(host=host))
         loaded = load_run(run)
-        with stopping() as stop, served(loaded, host=host, port=port) as page:
+        with stopping() as stop, served(
+            loaded, host=host, port=port, allow_hosts=allow_host or (), password=password
+        ) as page:  # fmt: skip
             if not is_local(host):
                 print(EXPOSED.format(port=page.port, host=host), file=sys.stderr)
             print(f"Equilibrium Explorer: {page.address}  (Ctrl-C ends it)", flush=True)
             _wait(stop)
+
+
+def _password(auth: str | None, auth_file: Path | None) -> Password | None:
+    if auth_file is not None and auth is not None:
+        raise ValueError(f"there are two passwords: give --auth (or {AUTH}) or --auth-file, not both")
+    if auth_file is not None:
+        return Password.read(auth_file)
+    return None if auth is None else Password.of(auth)
 
 
 @contextmanager

@@ -40,6 +40,7 @@ from meq.data.table_files import is_table
 from meq.encoders.choice import check_request, encoders_by_kind, encoding_device, preferred_names
 from meq.encoders.encode import Encoded, encode_and_count
 from meq.encoders.store import FeatureStore
+from meq.encoders.writing import refuse_filling
 
 SHOWN = 5
 """How many problems are shown."""
@@ -97,6 +98,8 @@ def fill_store(
 ) -> None:
     """Read, encode and say what was done; of several processes, the first one speaks."""
     findings = Findings(on_bad)
+    if os.environ.get("RANK", "0") == "0":  # of one launch, the first process holds the store
+        refuse_filling(store)
     data = asked.open(findings)
     named = preferred_names(data, chosen) if is_table(asked.data) else chosen
     encoders = encoders_by_kind(data, named, batch_size=batch_size, device=device or encoding_device())

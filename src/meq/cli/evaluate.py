@@ -56,7 +56,10 @@ def evaluate(
             check_folder(store, "--store")
         chosen = {"image": image_encoder, "text": text_encoder, "regions": region_encoder, "audio": audio_encoder}
         reading = Reading(on_bad="skip" if skip_bad else "raise", encoders=chosen, store=store, progress=bars)
-        found = evaluate_run(load_run(run), data, root=root, split=split, reading=reading)
+        trained = load_run(run)
+        found = evaluate_run(trained, data, root=root, split=split, reading=reading)
+    if trained.not_sealed is not None:
+        say(trained.not_sealed)
     print(dumps(found) if as_json else found, end="" if as_json else "\n")
     if found.left_out:
         say(f"left out as bad: {found.left_out:,}")

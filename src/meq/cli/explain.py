@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
-from meq.analysis.attribution import METHODS
+from meq.analysis.attribution import DEFAULT_METHOD, METHODS
 from meq.cli.asking import Debug, ImageEncoder, TextEncoder
 from meq.cli.errors import errors_in_words
 from meq.cli.outset import check_choice, check_folder, check_there
 from meq.experiments.runs.encoders import encoders_of_run
-from meq.experiments.runs.explain import DEFAULT_METHOD, Explainer
+from meq.experiments.runs.explain import Explainer
 from meq.experiments.runs.explanation import Contrast, Explanation
 from meq.experiments.runs.load import load_run
 from meq.viz.needs import require_matplotlib
@@ -27,7 +27,9 @@ def explain(
     model: Annotated[str, typer.Option(help="The folder of a trained run, or its name on the Hub.")],
     out: Annotated[Path, typer.Option(help="The folder for the pictures; what is there is overwritten.")] = OUT,
     steps: Annotated[int | None, typer.Option(help="The last step to look at; twice the read depth K.", min=1)] = None,
-    method: Annotated[str, typer.Option(help=f"Of heat maps and shades: {', '.join(METHODS)}.")] = DEFAULT_METHOD,
+    method: Annotated[
+        str | None, typer.Option(help=f"Of heat maps and shades: {', '.join(METHODS)}; {DEFAULT_METHOD} where it fits.")
+    ] = None,
     instead: Annotated[str | None, typer.Option(help="Another text, to compare with.")] = None,
     animation: Annotated[str, typer.Option(help="gif or webp.")] = "gif",
     image_encoder: ImageEncoder = None,

@@ -61,6 +61,8 @@ def predict(
             check_there(root, "folder")
         chosen = {"image": image_encoder, "text": text_encoder, "regions": region_encoder, "audio": audio_encoder}
         trained = load_run(run)
+        if trained.not_sealed is not None:
+            say(trained.not_sealed)
         with Bars(Console(stderr=True), shown=True) as bars:
             answers = predict_table(
                 trained,

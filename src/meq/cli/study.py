@@ -86,6 +86,9 @@ def run(
         int | None, typer.Option(help="Runs at the same time; what there is room for unless given.", min=1)
     ] = None,
     address: Annotated[str | None, typer.Option(help="Of a Ray cluster; one of this machine if there is none.")] = None,
+    trust_cluster: Annotated[
+        bool, typer.Option(help="Let machines beyond this one take part: Ray sends them code and data as pickles.")
+    ] = False,
     memory: Annotated[float | None, typer.Option(help="GB that a run needs; estimated unless given.")] = None,
     debug: Debug = False,
 ) -> None:
@@ -103,7 +106,7 @@ def run(
         study = make_study(name, asked, quick=quick, seeds=seed, rates=rates)
         folder = out or Path("studies") / study.name
         places = places_of(asked, root, store=features, read=read)
-        executor = choose_executor(on, workers=workers, address=address, memory=memory)
+        executor = choose_executor(on, workers=workers, address=address, memory=memory, trusted=trust_cluster)
         records = run_study(study, folder, places=places, on=executor, reuse=reuse or (), retry_failed=retry_failed)
         print(tables_text(study, folder))
         print(f"study: {folder}")

@@ -41,6 +41,7 @@ from meq.experiments.runs.train_on import CONFIG
 from meq.training.checks import check_splits, check_trackers
 from meq.training.config import TrainConfig
 from meq.training.folders import RUNS, is_open, latest_folder, new_folder
+from meq.training.place import refuse_busy
 from meq.training.plain import dumps
 from meq.training.recipes import ARMS, SHAPE, check_recipe, fitted_to, prepare, train_arm
 from meq.training.record import RECORD, RunRecord
@@ -163,6 +164,8 @@ def _place(data: str, resume: bool) -> Path:
 def _check_place(place: Path, store: Path | None, resume: bool, data: str) -> None:
     """Said before the data is read, which may take long."""
     check_folder(place, "--out")
+    if os.environ.get("RANK", "0") == "0":  # of one launch, the first process holds the folder
+        refuse_busy(place)
     if store is not None:
         check_folder(store, "--store")
     if resume and not (place / RECORD).is_file():

@@ -19,9 +19,9 @@ from torch.utils.checkpoint import checkpoint
 
 from meq.core.iteration import Problem, Trace, Watch, iterate
 from meq.core.operator import Inputs, evaluate
-from meq.core.options import checked_options
+from meq.core.options import checked_options, tolerance, whole_number, wrong_object
 from meq.core.solution import Adjoint, Stop
-from meq.core.solvers import Anderson, Solver
+from meq.core.solvers import Anderson, Solver, check_solver
 from meq.core.state import State, detach, put_rows, take_rows
 
 
@@ -31,6 +31,16 @@ class Backward(ABC):
     @abstractmethod
     def run(self, problem: Problem, watch: Watch | None = None) -> Trace:
         """Iterate so that the gradient of the trace's state is this mode's."""
+
+
+def check_backward(value: Any, label: str = "backward") -> Backward:
+    """The value, if it is a way of taking gradients; names and classes are answered with what to write instead."""
+    if not isinstance(value, Backward):
+        known = {
+            each.__name__.lower(): f"meq.{each.__name__}()" for each in (Unrolled, Checkpointed, Implicit, Phantom)
+        }
+        raise TypeError(wrong_object(label, value, known, "meq.Implicit()"))
+    return value
 
 
 @checked_options
@@ -65,8 +75,7 @@ class Phantom(Backward):
     steps: int = 1
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"Phantom(steps) must be at least 1, got {self.steps!r}")
+        whole_number("Phantom(steps)", self.steps)
 
     def run(self, problem: Problem, watch: Watch | None = None) -> Trace:
         untracked = max(0, problem.steps - self.steps)
@@ -95,8 +104,9 @@ class Implicit(Backward):
     tol: float = 1e-6
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.tol < 0:
-            raise ValueError(f"Implicit needs steps >= 1 and tol >= 0, got steps={self.steps}, tol={self.tol}")
+        check_solver(self.solver, "Implicit(solver)")
+        whole_number("Implicit(steps)", self.steps)
+        tolerance("Implicit(tol)", self.tol)
 
     def run(self, problem: Problem, watch: Watch | None = None) -> Trace:
         if torch.is_grad_enabled() and problem.solver.learned:

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from meq.core.state import (
     all_finite,
     batch_size,
     check_batch,
+    check_devices,
     check_masks,
     check_start,
     choose,
@@ -29,11 +31,16 @@ from meq.core.state import (
     large_norm,
     norm,
     put_rows,
+    sound,
     take_rows,
     under_autocast,
     working_dtype,
 )
 
+LARGE = 1e15
+"""Norms beyond this are on their way to squares that overflow."""
+TOLERANCE = 1e-3
+"""The residual at which a sample settles, unless somebody asks for another one."""
 Watch = Callable[[int, State], None]
 
 
@@ -52,7 +59,11 @@ class Problem:
 
     def start(self) -> State:
         """z(0), checked. Under autocast a state is at least float32: the map may be rough, the sum of moves may not."""
-        state = self.operator.start(self.inputs)
+        try:
+            state = self.operator.start(self.inputs)
+        except RuntimeError:  # what torch says of two devices names neither the input nor the way out
+            check_devices(self.inputs)
+            raise
         check_start(state)
         check_masks(self.masks, state)
         check_batch(self.inputs, state)
@@ -62,8 +73,9 @@ class Problem:
         return state
 
     def _check_tolerance(self, state: State) -> None:
-        """Warn about a tolerance that rounding alone keeps out of reach."""
-        if torch.compiler.is_compiling():
+        """Warn about a tolerance that rounding alone keeps out of reach. The default is nobody's wish: in bfloat16 it
+        may go unreached, and the samples are told so by their reason for stopping."""
+        if torch.compiler.is_compiling() or self.tol == TOLERANCE:
             return
         for name, z in state.items():
             dtype = working_dtype(z)
@@ -132,6 +144,8 @@ def iterate(problem: Problem, state: State, *, untracked: int = 0, watch: Watch 
             with torch.no_grad():
                 stepping = ledger.judge(k, move, proposal)
             state = proposal if stepping is None else choose(stepping, proposal, state)
+            if tracking and k == untracked:
+                watch_gradient(state)
         del move, proposal
         see(k + 1)
         if ledger.done:
@@ -145,6 +159,38 @@ def take_step(problem: Problem, state: State, memory: Memory = None) -> tuple[St
     move = difference(evaluate(problem.operator, state, problem.inputs), state)  # T(z) itself is not kept
     proposal, memory = problem.solver.advance(state, move, memory, problem.masks)
     return proposal, move, memory
+
+
+def watch_gradient(state: State) -> None:
+    """Say so when the gradient that comes back through the iteration is not finite, as diverged states are said so.
+
+    Looking at the first tracked state is enough: what is not finite stays so on its way back. Tracers and transforms of
+    `torch.func` cannot wait for a value and are left alone.
+    """
+    for name, z in state.items():
+        if z.requires_grad and not (torch.compiler.is_compiling() or z.device.type == "meta" or _is_transformed(z)):
+            z.register_hook(partial(_warn_not_finite, name))
+
+
+def _warn_not_finite(name: str, gradient: Tensor | None) -> None:
+    if gradient is None or _is_transformed(gradient) or (gradient.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return
+    with torch.no_grad():
+        if bool(torch.isfinite(gradient.sum())) or bool(torch.isfinite(gradient).all()):  # the sum alone may overflow
+            return
+        rows = (~torch.isfinite(gradient)).flatten(1).any(1).nonzero().flatten().tolist()
+    warnings.warn(
+        f"the gradient diverged: what comes back through the iteration to {name!r} is not finite for samples "
+        f"{rows[:8]}, although their states are: the map's derivative is not finite there, or grew beyond the dtype",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _is_transformed(x: Tensor) -> bool:
+    """Does it stand for many tensors, or for a level of differentiation, so that it has no value to look at?"""
+    functorch = torch._C._functorch
+    return functorch.is_functorch_wrapped_tensor(x) or functorch.is_legacy_batchedtensor(x)
 
 
 class Ledger:
@@ -169,10 +215,12 @@ class Ledger:
         self.took_part: list[Bool[Tensor, " B"]] = []
         self.gaps: list[State] = []
         with torch.no_grad():
-            self.sizes = [self._norms(state, self.size_of)]
+            self.sizes = [self._first_sizes(state)]
 
     def judge(self, k: int, move: State, proposal: State) -> Bool[Tensor, " B"] | None:
         """Measure step k. None: every sample takes the proposal; otherwise the rows that do."""
+        if self.unsure:
+            self._look_closely(self._norms(move, large_norm))
         gap, size = self._norms(move, self.size_of), self._norms(proposal, self.size_of)
         if self.everyone and self._unremarkable(gap, size):
             self._note(gap, size)
@@ -199,6 +247,23 @@ class Ledger:
         self.took_part.append(self.active)
         self.gaps.append(gap)
         self.sizes.append(size)
+
+    def _first_sizes(self, state: State) -> State:
+        """The plain norms are fast; where they do not tell, a closer look says whether they will."""
+        sizes = self._norms(state, self.size_of)
+        self.unsure = not self.blind and not bool(sound(torch.stack([*sizes.values()])).all())
+        if self.unsure:
+            sizes = self._norms(state, large_norm)
+            self._look_closely(sizes)
+            self.unsure = any(bool((size == 0).any()) for size in sizes.values())  # the first move will tell
+        return sizes
+
+    def _look_closely(self, exact: State) -> None:
+        """Measure this whole run by large norms, if there is a sample that needs it; 0 is 0 by either."""
+        sizes = torch.stack([*exact.values()])
+        self.unsure = False
+        if not bool((sound(sizes) & (sizes < LARGE) | (sizes == 0)).all()):
+            self.size_of = large_norm
 
     def _norms(self, state: State, size_of: Callable[[Tensor, Tensor | None], Tensor]) -> State:
         return {name: size_of(x, self.problem.masks.get(name)) for name, x in state.items()}

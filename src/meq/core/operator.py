@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from meq.core.options import nearest
 from meq.core.state import State, under_autocast
@@ -36,6 +36,8 @@ def evaluate(operator: Any, state: State, inputs: Inputs) -> State:
         raise ValueError(_wrong_modalities(operator, image, state))
     for name, z in state.items():
         new = image[name]
+        if not isinstance(new, Tensor):
+            raise TypeError(f"{_label(operator)} returned {type(new).__name__} for {name!r}, not a tensor")
         if new.shape != z.shape:
             raise ValueError(
                 f"{_label(operator)} changed the shape of {name!r} from {tuple(z.shape)} to {tuple(new.shape)}"

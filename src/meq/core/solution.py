@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from meq.core.operator import Inputs, evaluate
-from meq.core.state import Masks, State, detach, norm
+from meq.core.state import Masks, State, detach, sound_norm
 
 
 class Stop(enum.Enum):
@@ -90,9 +90,21 @@ class Solution:
         trajectory = self.trajectory and {k: detach(state) for k, state in self.trajectory.items()}
         return replace(self, state=detach(self.state), trajectory=trajectory, solver=_without_graph(self.solver))
 
-    def __str__(self) -> str:
+    def in_a_line(self) -> str:
+        """How many samples stopped why, after how many steps, at what residuals."""
+        if self.stop_codes.device.type == "meta":
+            return "not computed, on the meta device"
+        last = {name: _last_row(rows).nanmedian().item() for name, rows in self.residuals.items()}
+        steps = " to ".join(map(str, sorted({self.steps.min().item(), self.steps.max().item()})))
+        residuals = ", ".join(f"{name} {value:.1e}" for name, value in last.items())
+        return f"{self._counted()}; steps {steps}; last residuals (medians) {residuals}"
+
+    def _counted(self) -> str:
         counts = Counter(stop.name.lower() for stop in self.stop)
-        lines = [f"{len(self.stop_codes)} samples: {', '.join(f'{n} {name}' for name, n in counts.items())}"]
+        return f"{len(self.stop_codes)} samples: {', '.join(f'{n} {name}' for name, n in counts.items())}"
+
+    def __str__(self) -> str:
+        lines = [self._counted()]
         lines += [f"{'modality':<12} {'shape':<16} {'first residual':>14} {'last residual':>14}"]
         for name, rows in self.residuals.items():
             shape = "x".join(map(str, self.state[name].shape[1:]))
@@ -104,7 +116,7 @@ class Solution:
 
 def residual(move: Tensor, state: Tensor, mask: Tensor | None) -> Float[Tensor, " B"]:
     """|T(z) - z| / |z|; where |z| = 0: inf if T(z) != 0, else 0; NaN where the modality is absent."""
-    return relative(norm(move, mask), norm(state, mask), mask)
+    return relative(sound_norm(move, mask), sound_norm(state, mask), mask)
 
 
 def relative(gap: Tensor, size: Tensor, mask: Tensor | None) -> Tensor:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Literal
 
 import torch
 
-from meq.core.backward import Backward, Unrolled
-from meq.core.iteration import Problem, Trace, Watch
+from meq.core.backward import Backward, Unrolled, check_backward
+from meq.core.iteration import TOLERANCE, Problem, Trace, Watch
 from meq.core.operator import Inputs, Operator
-from meq.core.options import checked_options, nearest
+from meq.core.options import checked_options, nearest, tolerance, whole_number
 from meq.core.solution import Solution, Stop
-from meq.core.solvers import Damped, Solver
+from meq.core.solvers import Damped, Solver, check_solver
 from meq.core.state import NO_MASKS, Masks, State
 
 Trajectory = Literal["all"] | Iterable[int] | Callable[[int, State], None]
@@ -26,7 +25,7 @@ def solve(
     *,
     solver: Solver = Damped(),
     steps: int = 10,
-    tol: float = 1e-3,
+    tol: float = TOLERANCE,
     backward: Backward = Unrolled(),
     masks: Masks | None = None,
     trajectory: Trajectory | None = None,
@@ -38,7 +37,9 @@ def solve(
     numbers of some steps (0 is the start), or a function called with (k, state) as they come. A sample that stops
     being finite keeps its last finite state, gets no gradient, and leaves the others as if it had never been there.
     """
-    _check_budget(steps, tol)
+    steps, tol = whole_number("steps", steps), tolerance("tol", tol)
+    check_solver(solver)
+    check_backward(backward)
     wanted, watch = _read_trajectory(trajectory, steps)
     problem = Problem(operator, inputs, dict(masks or NO_MASKS), solver, steps, tol, wanted)
     trace = _run(problem, backward, watch)
@@ -63,9 +64,9 @@ def _run(problem: Problem, backward: Backward, watch: Watch | None) -> Trace:
     Masking them would not do: their graph holds infinities, and 0 * inf is NaN in everybody's gradient.
     """
     trace = backward.run(problem, watch)
-    if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-        return trace
     lost = trace.stopped(Stop.DIVERGED)
+    if not torch.is_grad_enabled() or torch.compiler.is_compiling() or lost.device.type == "meta":
+        return trace
     if not bool(lost.any()):
         return trace
     trace = trace.detach()
@@ -73,13 +74,6 @@ def _run(problem: Problem, backward: Backward, watch: Watch | None) -> Trace:
         return trace
     rows = (~lost).nonzero().squeeze(1)
     return trace.with_rows(rows, _run(problem.rows(rows), backward, None))
-
-
-def _check_budget(steps: int, tol: float) -> None:
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps must be a whole number of at least 1, got {steps!r}")
-    if not 0 <= tol < math.inf:
-        raise ValueError(f"tol must be 0 (take every step) or a positive number, got {tol!r}")
 
 
 def _read_trajectory(asked: Trajectory | None, steps: int) -> tuple[frozenset[int], Watch | None]:

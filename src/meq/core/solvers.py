@@ -6,19 +6,20 @@ depends on who shares its batch. <.,.> below sums over the modalities, which are
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from meq.core.options import checked_options
-from meq.core.state import Masks, State, difference, dots, norm, per_sample, working_dtype
+from meq.core.options import checked_options, real_number, whole_number, wrong_object
+from meq.core.state import Masks, State, difference, dots, large_norm, magnitude, norm, per_sample, working_dtype
 
 Memory = Any
+Unit = Tensor | None
+"""A factor per sample that keeps products of vectors within the dtype; None stands for 1."""
 
 
 class Solver(ABC):
@@ -66,6 +67,7 @@ class _AndersonMemory(NamedTuple):
     turns: list[State]  # dr_i
     gram: Float[Tensor, "B M M"]  # <dr_i, dr_j>, with a ridge
     right: Float[Tensor, "B M"]  # <dr_i, r>
+    unit: Unit  # by which the moves are scaled here, and all that is made of them
 
 
 @checked_options
@@ -90,8 +92,10 @@ class Anderson(Solver):
         if memory is None:
             first = next(iter(move.values()))
             gram = first.new_zeros(first.shape[0], 0, 0, dtype=torch.promote_types(first.dtype, torch.float32))
-            return mixed, _AndersonMemory(mixed, move, [], [], gram, gram.sum(2))
+            unit = _unit(state, move, masks)
+            return mixed, _AndersonMemory(mixed, _times(unit, move), [], [], gram, gram.sum(2), unit)
 
+        move = _times(memory.unit, move)
         turn = difference(move, memory.move)
         slides, turns = [*memory.slides, difference(memory.mixed, mixed)], [*memory.turns, turn]
         gram, right = memory.gram, memory.right
@@ -102,16 +106,18 @@ class Anderson(Solver):
         row, newest = products[:, :-1], products[:, -1:]
         # <dr_i, r> moves on by <dr_i, dr>, which is at hand: half the products, and no less exact than the gram matrix
         right = torch.cat([right + row[:, :-1], newest], dim=1)
-        gram = _grow(gram, row, ridge=_ridge(row[:, -1], state, masks))
+        gram = _grow(gram, row, ridge=_ridge(row[:, -1], state, masks, memory.unit))
         # solve_ex: one sample's singular matrix must not raise for its whole batch; the loop sees what is not finite
         weights = torch.linalg.solve_ex(gram, right)[0]
-        return _combine(mixed, weights, slides), _AndersonMemory(mixed, move, slides, turns, gram, right)
+        memory = _AndersonMemory(mixed, move, slides, turns, gram, right, memory.unit)
+        return _combine(mixed, weights, slides), memory
 
 
 class _BroydenMemory(NamedTuple):
     taken: State  # s, the last step
     left: list[State]  # u_i
     right: list[State]  # v_i
+    unit: Unit  # by which s, u and v are scaled
 
 
 @checked_options
@@ -134,22 +140,25 @@ class Broyden(Solver):
 
     def advance(self, state: State, move: State, memory: Memory, masks: Masks) -> tuple[State, Memory]:
         if memory is None or len(memory.left) == self.history:
+            unit = _unit(state, move, masks) if memory is None else memory.unit
             taken = {name: self.step * r for name, r in move.items()}
-            return _plus(state, taken), _BroydenMemory(taken, [], [])
+            return _plus(state, taken), _BroydenMemory(_times(unit, taken), [], [], unit)
 
-        taken, left, right = memory
+        taken, left, right, unit = memory
+        move = _times(unit, move)
         w = self._product(move, right, left, masks)
         v = self._product(taken, left, right, masks)
         length, overlap = dots([taken, w], taken, masks).unbind(-1)  # |s|^2, <s, w>
         change = length + overlap
         # Where <s, w + s> is lost in rounding (or the sample has stopped moving) H stays as it is.
-        limit = 10 * torch.finfo(change.dtype).eps * (length + overlap.abs()) + _rounding(state, masks)
+        limit = 10 * torch.finfo(change.dtype).eps * (length + overlap.abs()) + _rounding(state, masks, unit)
         usable = change.abs() > limit.clamp_min(torch.finfo(change.dtype).tiny)
         inverse = torch.where(usable, 1 / torch.where(usable, change, 1), 0)
         stretch = torch.where(usable, length * inverse, 1)
         u = {name: _scaled(-inverse, x) for name, x in w.items()}
         taken = {name: _scaled(-stretch, x) for name, x in w.items()}
-        return _plus(state, taken), _BroydenMemory(taken, [*left, u], [*right, v])
+        step = taken if unit is None else _times(1 / unit, taken)
+        return _plus(state, step), _BroydenMemory(taken, [*left, u], [*right, v], unit)
 
     def _product(self, x: State, inner: list[State], outer: list[State], masks: Masks) -> State:
         """-step x + sum_i outer_i <inner_i, x>"""
@@ -157,6 +166,14 @@ class Broyden(Solver):
         if not inner:
             return plain
         return _combine(plain, dots(inner, x, masks), outer)
+
+
+def check_solver(value: Any, label: str = "solver") -> Solver:
+    """The value, if it is a solver; names and classes are answered with what to write instead."""
+    if not isinstance(value, Solver):
+        known = {each.__name__.lower(): f"meq.{each.__name__}()" for each in (Damped, Anderson, Broyden)}
+        raise TypeError(wrong_object(label, value, known, "meq.Anderson()"))
+    return value
 
 
 def _combine(base: State, weights: Float[Tensor, "B M"], parts: list[State]) -> State:
@@ -180,21 +197,52 @@ def _grow(
     return torch.cat([wide, torch.cat([products, row[:, -1:] + ridge[:, None]], dim=1)[:, None]], dim=1)
 
 
-def _ridge(length: Float[Tensor, " B"], state: State, masks: Masks) -> Float[Tensor, " B"]:
+def _ridge(length: Float[Tensor, " B"], state: State, masks: Masks, unit: Unit) -> Float[Tensor, " B"]:
     """What to add to |dr|^2 so that a difference lost in rounding errors gets a weight near 0."""
     limits = torch.finfo(length.dtype)
-    ridge = torch.add(_rounding(state, masks), length, alpha=10 * limits.eps)
+    ridge = torch.add(_rounding(state, masks, unit), length, alpha=10 * limits.eps)
     return ridge + (length + ridge < limits.tiny)
 
 
-def _rounding(state: State, masks: Masks) -> Float[Tensor, " B"]:
-    """(4 eps |z|)^2: about what rounding alone makes of |dr|^2.
+def _rounding(state: State, masks: Masks, unit: Unit) -> Float[Tensor, " B"]:
+    """(4 eps unit |z|)^2: about what rounding alone makes of |dr|^2.
 
     Below it a history tells noise, and its gradient, which divides by |dr|, nothing but noise: a solve that goes on at
     its equilibrium would spoil the gradient it already had.
     """
-    errors = [4 * torch.finfo(working_dtype(z)).eps * norm(z.detach(), masks.get(name)) for name, z in state.items()]
-    return torch.stack(errors).square().sum(0)
+    size_of = norm if unit is None else large_norm
+    errors = [4 * torch.finfo(working_dtype(z)).eps * size_of(z.detach(), masks.get(name)) for name, z in state.items()]
+    return (torch.stack(errors) if unit is None else unit * torch.stack(errors)).square().sum(0)
+
+
+def _unit(state: State, move: State, masks: Masks) -> Unit:
+    """Per sample a power of two that brings its entries near 1, where their squares would overflow or vanish.
+
+    Scaling by it is exact, so a sample's steps are the same at every magnitude. None where every sample is of a usual
+    one, as nearly always; an accelerator is not asked, which would have to be waited for. Traced code does without.
+    """
+    device = next(iter(state.values())).device.type
+    if torch.compiler.is_compiling() or device == "meta":
+        return None
+    parts = [(x.detach(), masks.get(name)) for tree in (state, move) for name, x in tree.items()]
+    with torch.no_grad():
+        if device == "cpu" and bool(_usual(torch.stack([norm(x, mask) for x, mask in parts])).all()):
+            return None
+        largest = torch.stack([magnitude(x, mask) for x, mask in parts]).amax(0)
+        keep = _usual(largest) | (largest == 0) | ~torch.isfinite(largest)
+        if device == "cpu" and bool(keep.all()):
+            return None
+        exponent = torch.frexp(largest).exponent.clamp(-126, 126)
+        return torch.ldexp(torch.ones_like(largest), torch.where(keep, 0, -exponent))
+
+
+def _usual(size: Tensor) -> Bool[Tensor, ...]:
+    """Squares of it, and of what rounding leaves of it, are safe in float32."""
+    return (size > 1e-10) & (size < 1e14)
+
+
+def _times(unit: Unit, state: State) -> State:
+    return state if unit is None else {name: x * per_sample(unit, x).to(x.dtype) for name, x in state.items()}
 
 
 def _plus(a: State, b: State) -> State:
@@ -206,10 +254,9 @@ def _scaled(factor: Float[Tensor, " B"], x: Tensor) -> Tensor:
 
 
 def _check_step(step: float, label: str) -> None:
-    if not (math.isfinite(step) and step > 0):
+    if real_number(f"{label}(step)", step, wanted="must be a positive number") <= 0:
         raise ValueError(f"{label}(step) must be a positive number, got {step!r}")
 
 
 def _check_history(history: int, label: str) -> None:
-    if history < 1:
-        raise ValueError(f"{label}(history) must be at least 1, got {history!r}")
+    whole_number(f"{label}(history)", history)

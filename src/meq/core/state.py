@@ -7,6 +7,7 @@ vector) is True where a token is real; what it hides counts in no norm and in no
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ State = dict[str, Tensor]
 Masks = Mapping[str, Tensor]
 
 NO_MASKS: Masks = {}
+SMALL = 1e-15
+"""Norms below this are made of squares that float32 can hardly tell from 0, or from each other."""
 
 
 def norm(x: Tensor, mask: Tensor | None = None) -> Float[Tensor, " B"]:
@@ -35,13 +38,35 @@ def norm(x: Tensor, mask: Tensor | None = None) -> Float[Tensor, " B"]:
 
 
 def large_norm(x: Tensor, mask: Tensor | None = None) -> Float[Tensor, " B"]:
-    """As `norm`, but right for entries whose squares overflow; costs one more pass."""
+    """As `norm`, but right for entries whose squares overflow or vanish; costs one more pass."""
     if mask is not None:
         x = x.masked_fill(~per_sample(mask, x), 0)
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     largest = x.abs().amax(dim=tuple(range(1, x.ndim)))
     scale = torch.where(torch.isfinite(largest) & (largest > 0), largest, 1)
     return scale * norm(x / per_sample(scale, x))
+
+
+def sound(size: Tensor) -> Bool[Tensor, ...]:
+    """Is a norm what it says? Squares of very large entries overflow, those of very small ones vanish."""
+    return (size > SMALL) & (size < math.inf)
+
+
+def sound_norm(x: Tensor, mask: Tensor | None = None) -> Float[Tensor, " B"]:
+    """`norm` where that is sound, else `large_norm`: right at every magnitude, and no slower at the usual ones."""
+    size = norm(x, mask)
+    if torch.compiler.is_compiling() or x.device.type == "meta":
+        return size
+    usual = sound(size)
+    return size if bool(usual.all()) else torch.where(usual, size, large_norm(x, mask))
+
+
+def magnitude(x: Tensor, mask: Tensor | None = None) -> Float[Tensor, " B"]:
+    """The largest entry of each sample, in float32 or better."""
+    if mask is not None:
+        x = x.masked_fill(~per_sample(mask, x), 0)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return torch.linalg.vector_norm(x, math.inf, dim=tuple(range(1, x.ndim)), dtype=dtype)
 
 
 def dots(many: Sequence[State], one: State, masks: Masks) -> Float[Tensor, "B M"]:
@@ -130,6 +155,8 @@ def check_start(state: object) -> None:
             raise TypeError(
                 f"start() must return floating-point tensors, tokens (B N D) or vectors (B D); {name!r} is {found}"
             )
+    if len({x.device for x in state.values()}) > 1:
+        check_devices(state, label="start() returned ")
     sizes = {name: x.shape[0] for name, x in state.items()}
     if any(size != batch_size(state) for size in sizes.values()):
         raise ValueError(f"start() returned different batch sizes per modality: {sizes}")
@@ -155,12 +182,27 @@ def check_masks(masks: Masks, state: State) -> None:
             raise ValueError(f"the mask of {name!r} is on {mask.device}, its state on {state[name].device}")
 
 
+def check_devices(tree: Any, label: str = "inputs") -> None:
+    """Tensors on several devices cannot be computed with together; numbers without axes may lie anywhere."""
+    found: dict[torch.device, str] = {}
+    for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
+        if isinstance(leaf, Tensor) and leaf.ndim > 0:
+            found.setdefault(leaf.device, pytree.keystr(path))
+    if len(found) > 1:
+        places = " and ".join(f"{label}{path} is on {device}" for device, path in found.items())
+        raise ValueError(f"{places}: move everything to one device with .to(...)")
+
+
 def check_batch(inputs: Any, state: State) -> None:
     """Every input tensor must be batch-first, or a sample could not be solved without its neighbours."""
-    size = batch_size(state)
+    size, device = batch_size(state), next(iter(state.values())).device
     for path, leaf in pytree.tree_flatten_with_path(inputs)[0]:
         if isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape[0] != size:
             raise ValueError(
                 f"inputs{pytree.keystr(path)} has shape {tuple(leaf.shape)}, but the state has {size} samples: "
                 "every input tensor must be batch-first"
+            )
+        if isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.device != device:
+            raise ValueError(
+                f"inputs{pytree.keystr(path)} is on {leaf.device}, the state on {device}: move one of them"
             )

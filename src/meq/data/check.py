@@ -16,6 +16,7 @@ from meq.data.contract import DataSet, Example
 from meq.data.findings import DataError, Finding, Findings
 from meq.data.masks import MaskFile, picture_size
 from meq.data.request import DataRequest
+from meq.foreign import printable, shown
 
 PLACES = 3
 """How many places of each kind of problem are shown."""
@@ -23,6 +24,8 @@ FACT = 120
 """How many characters of each fact are shown."""
 LABELS = 8
 """How many labels of each split are shown; a set of answers can have thousands."""
+LABEL = 60
+"""How many characters of each label are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +75,7 @@ class Inspection:
         return not self.problems and any(split.examples for split in self.splits.values())
 
     def __str__(self) -> str:
-        return "\n".join(map(_printable, _page(self)))
+        return "\n".join(map(printable, _page(self)))
 
 
 def check(name: str, root: Path | str | None = None, *, decode: bool = True, **options: Any) -> Inspection:
@@ -269,20 +272,15 @@ def _facts(facts: Mapping[str, Any]) -> Iterator[str]:
             yield f"  {name}: {text if len(text) <= FACT else text[: FACT - 4] + ' ...'}"
 
 
-def _printable(line: str) -> str:
-    """File names can hold anything, also what would move a terminal's cursor."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line)
-
-
 def _labels(split: SplitCount) -> str:
-    shown = [f"{label}: {count:,}" for label, count in list(split.labels.items())[:LABELS]]
+    told = [f"{shown(label, LABEL)}: {count:,}" for label, count in list(split.labels.items())[:LABELS]]
     if len(split.labels) > LABELS:
-        shown.append(f"and {len(split.labels) - LABELS:,} labels more")
+        told.append(f"and {len(split.labels) - LABELS:,} labels more")
     if split.scores is not None:
-        shown.append(f"from {split.scores[0]:g} to {split.scores[1]:g}")
+        told.append(f"from {split.scores[0]:g} to {split.scores[1]:g}")
     if split.unlabelled:
-        shown.append(f"unlabelled: {split.unlabelled:,}")
-    return ", ".join(shown)
+        told.append(f"unlabelled: {split.unlabelled:,}")
+    return ", ".join(told)
 
 
 def _closing(found: Inspection) -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import struct
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,15 +12,17 @@ from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Float
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
 from meq.data.findings import DataError
-from meq.data.wav import read_head, read_wav
+from meq.data.pictures import MAX_PICTURE_BYTES, open_picture, open_scaled
+from meq.data.pictures import MAX_PIXELS as MAX_PIXELS  # said here too, to those who only know contents
+from meq.data.pictures import PICTURE_FORMATS as PICTURE_FORMATS
+from meq.data.regular_files import sha256_of
+from meq.data.wav import MAX_WAV_BYTES, WavError, read_head, read_wav
 
-MAX_PIXELS = 80_000_000
-"""A picture that says it is larger is refused before it is decoded: a few kilobytes can unpack to gigabytes."""
-
+Size = tuple[int, int]
 
 Read = TypeVar("Read")
 
@@ -33,6 +33,14 @@ class Picture(ABC):
     @abstractmethod
     def open(self) -> Image.Image:
         """The whole picture, decoded, in RGB."""
+
+    def open_scaled(self, side: int) -> tuple[Image.Image, Size]:
+        """The picture for a reader who needs `side` pixels of its shorter side, and the size of the whole.
+
+        A large one may come smaller than it is, which saves time and memory: see `meq.data.pictures`.
+        """
+        image = self.open()
+        return image, image.size
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -52,37 +60,25 @@ class PictureFile(Picture):
     """Nothing outside this folder is read, whatever the path or a symlink says."""
 
     def open(self) -> Image.Image:
-        try:
-            with warnings.catch_warnings():  # our own limit is stricter than the one that Pillow warns at
-                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-                with Image.open(self.checked_path()) as image:
-                    self._check_size(image)
-                    return image.convert("RGB")
-        except DataError:
-            raise
-        except FileNotFoundError as error:
-            raise DataError(f"{self.path}: the picture is missing") from error
-        except Image.DecompressionBombError as error:
-            raise DataError(f"{self.path}: the picture is too large to be decoded safely: {error}") from error
-        except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-            raise DataError(f"{self.path}: not a readable picture: {error}") from error
+        return self._read(lambda path: open_picture(path, name=str(self.path)))
+
+    def open_scaled(self, side: int) -> tuple[Image.Image, Size]:
+        return self._read(lambda path: open_scaled(path, side, name=str(self.path)))
 
     def fingerprint(self) -> str:
-        try:
-            return hashlib.sha256(self.checked_path().read_bytes()).hexdigest()
-        except OSError as error:
-            raise DataError(f"{self.path}: the picture cannot be read: {error}") from error
+        return self._read(lambda path: sha256_of(path, most=MAX_PICTURE_BYTES))
 
     def checked_path(self) -> Path:
         """The path, if it leads to a place below the root."""
         return _below(self.root, self.path)
 
-    def _check_size(self, image: Image.Image) -> None:
-        if image.width * image.height > MAX_PIXELS:
-            raise DataError(
-                f"{self.path}: {image.width} x {image.height} pixels, more than the {MAX_PIXELS:,} that are decoded; "
-                "scale it down"
-            )
+    def _read(self, read: Callable[[Path], Read]) -> Read:
+        try:
+            return read(self.checked_path())
+        except FileNotFoundError as error:
+            raise DataError(f"{self.path}: the picture is missing") from error
+        except OSError as error:
+            raise DataError(f"{self.path}: the picture cannot be read: {error.strerror}") from error
 
     def __str__(self) -> str:
         return str(self.path)
@@ -124,7 +120,7 @@ class SoundFile:
 
     def fingerprint(self) -> str:
         """A hash of the content: two sounds with the same one are the same sound."""
-        return self._read(lambda path: hashlib.sha256(path.read_bytes()).hexdigest())
+        return self._read(lambda path: sha256_of(path, most=MAX_WAV_BYTES))
 
     def _read(self, read: Callable[[Path], Read]) -> Read:
         try:
@@ -133,7 +129,7 @@ class SoundFile:
             raise
         except FileNotFoundError as error:
             raise DataError(f"{self.path}: the sound is missing") from error
-        except (OSError, ValueError, struct.error) as error:
+        except (OSError, WavError) as error:
             raise DataError(f"{self.path}: not a readable sound: {error}") from error
 
     def __str__(self) -> str:
@@ -171,7 +167,11 @@ def fingerprint_of(content: Content) -> bytes:
 
 def _below(root: Path, path: Path) -> Path:
     """The path, if it leads to a place below the root."""
-    if not path.resolve().is_relative_to(root.resolve()):
+    try:
+        inside = path.resolve().is_relative_to(root.resolve())
+    except (OSError, RuntimeError, ValueError) as error:  # a circle of symlinks, a name with a NUL
+        raise DataError(f"{path}: leads nowhere: {error}") from error
+    if not inside:
         raise DataError(f"{path}: leads outside of {root}, and is not followed")
     return path
 

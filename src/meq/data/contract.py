@@ -148,6 +148,11 @@ def _stamps(split: Split) -> Iterator[bytes]:
     return map(stamp_of, split)
 
 
+def tensors_of(content: Content | None) -> tuple[Tensor, ...]:
+    """The features of one modality of an example: one tensor, one per choice, or none where it is missing."""
+    return tuple(x for x in (content if isinstance(content, tuple) else (content,)) if isinstance(x, Tensor))
+
+
 def collate(examples: Sequence[Example], widths: Mapping[str, int]) -> Batch:
     """Pad and stack. A modality that nobody in the batch has stays out; a mask is made only where one is needed.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from meq.core.options import checked_options
 from meq.data.content import PictureFile, PictureFolder
 from meq.data.contract import IMAGE, TEXT, DataSet, Example, Rows
 from meq.data.findings import DataError
+from meq.data.jsonl import read_json
 from meq.data.metrics import ACCURACY
 from meq.data.splitting import split_by_fractions
 
@@ -85,9 +85,9 @@ def _read(folder: Path, split: str, answers: tuple[str, ...]) -> list[_Row]:
 def _questions(file: Path) -> Any:
     """[[question, answer, number of the picture], ...]"""
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read: {error}; reinstall easy-vqa") from error
+        return read_json(file)
+    except DataError as error:
+        raise DataError(f"{error}; reinstall easy-vqa") from error
 
 
 def _held_out(rows: list[_Row], dev: float, seed: int) -> frozenset[str]:

@@ -9,12 +9,27 @@ from pathlib import Path
 from typing import Literal
 
 from meq.core.options import nearest
+from meq.foreign import shown
 
 OnBad = Literal["raise", "skip"]
+LINE = 300
+"""Characters of what is said about one finding."""
+FIRST = 3
+"""How many findings an error quotes."""
 
 
 class DataError(ValueError):
-    """Something in the data is wrong; the message says what, where, and what to do."""
+    """Something in the data is wrong; the message says what, where, and what to do.
+
+    What files hold may be quoted in it: it is shown on one line, without control characters and never long. `more` are
+    further lines, such as the findings that led to it.
+    """
+
+    def __init__(self, message: str, *more: str) -> None:
+        super().__init__(shown(message), *(shown(line, LINE) for line in more))
+
+    def __str__(self) -> str:
+        return "\n  ".join(self.args)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +66,18 @@ class Findings:
             raise ValueError(f"on_bad has no mode {self.on_bad!r}: {nearest(self.on_bad, ['raise', 'skip'])}")
 
     def report(self, kind: str, message: str, *, file: Path | str, line: int | None = None) -> None:
-        finding = Finding(kind=kind, message=message, file=str(file), line=line)
+        finding = Finding(kind=kind, message=shown(message, LINE), file=shown(file, LINE), line=line)
         if self.on_bad == "raise":
             raise DataError(f"{finding} (skip such rows with on_bad='skip', or --skip-bad)")
         self.counts[kind] += 1
         if len(self.kept) < self.keep_at_most:
             self.kept.append(finding)
+
+    def first(self) -> list[str]:
+        """The first few as lines of an error, and how many more there are."""
+        quoted = [str(finding) for finding in self.kept[:FIRST]]
+        rest = len(self) - len(quoted)
+        return [*quoted, f"and {rest:,} more"] if rest and quoted else quoted
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self.kept)

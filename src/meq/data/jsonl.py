@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from meq.data.contract import Split
 from meq.data.findings import DataError, Findings
+from meq.data.regular_files import open_regular, read_regular
+from meq.data.strict_json import JsonError, parse_json
 
 BOM = b"\xef\xbb\xbf"
+MAX_LINE_BYTES = 2**25
+"""A longer line of a table or of JSON lines is left out: ten thousand features as text need a hundredth of it."""
+MAX_DOCUMENT_BYTES = 2**31
+"""A larger JSON document is refused before it is read; the largest of a known data set is a quarter of it."""
 
 
 class BadRowError(Exception):
@@ -35,18 +40,32 @@ def json_lines(file: Path, findings: Findings, *, required: Sequence[str] = ()) 
     Other lines are reported. Blank lines and a byte order mark at the start are no fault.
     """
     try:
-        lines = file.open("rb")
+        opened = open_regular(file)
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from error
-    with lines:
-        for number, line in enumerate(lines, start=1):
-            line = line.removeprefix(BOM) if number == 1 else line
-            if not line.strip():
-                continue
+    with opened:
+        for number, line in numbered_lines(opened):
             try:
-                yield number, _record(line, required)
+                if line is None:
+                    raise BadRowError("long line", f"a line of more than {MAX_LINE_BYTES:,} bytes, which is not read")
+                line = line.removeprefix(BOM) if number == 1 else line
+                if line.strip():
+                    yield number, _record(line, required)
             except BadRowError as bad:
                 findings.report(bad.kind, str(bad), file=file, line=number)
+
+
+def numbered_lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
+    """The lines of a file, from 1, with their ends; None in place of one that is longer than MAX_LINE_BYTES."""
+    number = 0
+    while line := file.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if len(line) <= MAX_LINE_BYTES:
+            yield number, line
+            continue
+        yield number, None  # before the rest is looked at: whoever stops at the first fault need not wait for it
+        while line and not line.endswith(b"\n"):
+            line = file.readline(MAX_LINE_BYTES)
 
 
 def read_rows(
@@ -84,13 +103,12 @@ def read_rows(
 def read_json(file: Path, *, hook: Callable[[dict[str, Any]], Any] | None = None) -> Any:
     """The whole document of a file; `hook` may make something smaller of each object while it is read."""
     try:
-        return json.loads(file.read_bytes().removeprefix(BOM).decode(), object_hook=hook)
+        return parse_json(read_regular(file, most=MAX_DOCUMENT_BYTES).removeprefix(BOM), hook=hook)
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from error
-    except json.JSONDecodeError as error:
-        raise DataError(f"{file}, line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{file}: not JSON: {error}") from error
+    except JsonError as error:
+        place = f"{file}, line {error.line}, column {error.column}" if error.line else str(file)
+        raise DataError(f"{place}: {error}") from error
 
 
 def filled(splits: Mapping[str, Split], findings: Findings, *, root: Path) -> dict[str, Split]:
@@ -101,7 +119,7 @@ def filled(splits: Mapping[str, Split], findings: Findings, *, root: Path) -> di
     kept = {name: split for name, split in splits.items() if len(split)}
     if not kept:
         counts = ", ".join(f"{kind}: {count}" for kind, count in findings.counts.items()) or "the files are empty"
-        raise DataError(f"{root}: no row can be used ({counts})")
+        raise DataError(f"{root}: no row can be used ({counts})", *findings.first())
     return kept
 
 
@@ -123,24 +141,25 @@ def text_of(record: Mapping[str, Any], key: str) -> str:
 
 
 def whole_number(value: object) -> bool:
-    """True for an integer; true and false are none, although Python counts them in."""
-    return isinstance(value, int) and not isinstance(value, bool)
+    """True for an integer of 64 bits; true and false are none, although Python counts them in."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
 
 
 def described(value: object) -> str:
     """A value as an error shows it: its JSON type, and the value itself if it is short."""
     names = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
-    shown = repr(value)
-    return names.get(type(value), "a number") + (f", {shown}" if len(shown) <= 40 and value is not None else "")
+    if isinstance(value, int) and abs(value) >= 2**63:
+        return "a number of more than 64 bits"
+    written = repr(value)
+    return names.get(type(value), "a number") + (f", {written}" if len(written) <= 40 and value is not None else "")
 
 
 def _record(line: bytes, required: Sequence[str]) -> dict[str, Any]:
     try:
-        record = json.loads(line.decode())
-    except json.JSONDecodeError as error:
-        raise BadRowError("wrong JSON", f"not JSON: {error.msg}, column {error.colno}") from error
-    except (ValueError, RecursionError) as error:
-        raise BadRowError("wrong JSON", f"not JSON: {error}") from error
+        record = parse_json(line, constants=True)  # NaN is how Python writes a number that is missing
+    except JsonError as error:
+        place = f", column {error.column}" if error.column else ""
+        raise BadRowError("wrong JSON", f"{error}{place}") from error
     if not isinstance(record, dict):
         raise BadRowError("wrong JSON", f"a record must be a JSON object, this is {described(record)}")
     missing = [key for key in required if key not in record]

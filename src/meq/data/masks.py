@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
 
-from meq.data.content import MAX_PIXELS, PictureFile
+from meq.data.content import PictureFile
 from meq.data.findings import DataError
+from meq.data.pictures import size_of_picture
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +43,6 @@ def open_mask(path: Path, root: Path, *, picture: PictureFile | None = None) -> 
 def picture_size(picture: PictureFile) -> tuple[int, int]:
     """Width and height as the file's head says, without decoding it; an error where the head is already wrong."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # refused below, at a stricter limit
-            with Image.open(picture.checked_path()) as image:
-                size = image.size
+        return size_of_picture(picture.checked_path(), name=str(picture))
     except FileNotFoundError as error:
         raise DataError(f"{picture}: the picture is missing") from error
-    except Image.DecompressionBombError as error:
-        raise DataError(f"{picture}: the picture is too large to be decoded safely: {error}") from error
-    except (UnidentifiedImageError, OSError, SyntaxError) as error:
-        raise DataError(f"{picture}: not a readable picture: {error}") from error
-    if size[0] * size[1] > MAX_PIXELS:
-        raise DataError(f"{picture}: {size[0]} x {size[1]} pixels, more than the {MAX_PIXELS:,} that are decoded")
-    return size

@@ -7,17 +7,17 @@ video by video and only the averages are kept, which are a small part of the fil
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from meq.data.findings import DataError, Findings
+from meq.data.hdf5 import DataSetOfFile, Group, as_float32, open_hdf5
+from meq.data.jsonl import read_json
 from meq.data.mosei_clips import MODALITIES, Clips
 
 LABELS = "CMU_MOSEI_Labels.csd"
@@ -62,9 +62,9 @@ def _folds(file: Path) -> dict[str, list[str]]:
             'there as {"train": [video ids], "dev": [...], "test": [...]}'
         )
     try:
-        folds = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{file}: wrong JSON: {error}") from error
+        folds = read_json(file)
+    except DataError as error:
+        raise DataError(f"wrong JSON: {error}") from error
     folds = {"dev" if name == "valid" else name: ids for name, ids in folds.items()} if isinstance(folds, dict) else {}
     if not set(folds) & {"train", "dev", "test"} or not all(_is_id_list(ids) for ids in folds.values()):
         raise DataError(f'{file}: expected {{"train": [video ids], "dev": [...], "test": [...]}}')
@@ -85,40 +85,21 @@ def _check_disjoint(folds: Mapping[str, list[str]], file: Path) -> None:
             home[video] = split
 
 
-def _h5py() -> ModuleType:
-    try:
-        import h5py  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise DataError("reading .csd files needs h5py: pip install 'meq[mosei]'") from error
-    return h5py
-
-
-def _data(file: Path, opened: ExitStack) -> Any:
+def _data(file: Path, opened: ExitStack) -> Group:
     """The group that holds a folder per video: /<name>/data."""
-    h5py = _h5py()
     if not file.exists():
         raise DataError(f"{file}: missing; a set of .csd files needs {LABELS}, {', '.join(FILES.values())}")
-    try:
-        whole = opened.enter_context(h5py.File(file, "r"))
-    except OSError as error:
-        raise DataError(f"{file}: not a readable HDF5 file: {error}; download it again") from error
-    for name in whole:
-        if isinstance(group := _own(whole, name), h5py.Group) and "data" in group:
-            return _own(group, "data")
+    whole = open_hdf5(file, opened)
+    for name in whole.names():
+        group = whole.group(name)
+        if group is not None and "data" in group:
+            found = group.group("data")
+            if found is not None:
+                return found
     raise DataError(f"{file}: holds no /<name>/data, so it is not a .csd file of the SDK")
 
 
-def _own(group: Any, name: str) -> Any:
-    """A part of the file itself: a link or an external data set could point to any file of the machine."""
-    h5py = _h5py()
-    link = group.get(name, getlink=True)
-    part = group[name] if isinstance(link, h5py.HardLink) else None
-    if part is None or (isinstance(part, h5py.Dataset) and (part.external or part.is_virtual)):
-        raise DataError(f"{group.file.filename}: {group.name}/{name} leads outside of the file, and is not followed")
-    return part
-
-
-def _split(videos: list[str], sources: Mapping[str, Any]) -> Clips:
+def _split(videos: list[str], sources: Mapping[str, Group]) -> Clips:
     ids: list[str] = []
     scores: list[float] = []
     words: list[str] = []
@@ -129,6 +110,7 @@ def _split(videos: list[str], sources: Mapping[str, Any]) -> Clips:
             dropped[video] = "no labels"
             continue
         segments, labels = _sequence(sources["labels"], video, "labels")
+        values = labels.read()
         opened = _open_video(video, sources)
         for number, segment in enumerate(segments):
             clip = f"{video}[{number}]"
@@ -137,7 +119,7 @@ def _split(videos: list[str], sources: Mapping[str, Any]) -> Clips:
                 dropped[clip] = found
                 continue
             ids.append(clip)
-            scores.append(float(labels[number, 0]))
+            scores.append(float(values[number, 0]))
             words.append(found[1])
             for modality in MODALITIES:
                 kept[modality].append(found[0][modality])
@@ -156,19 +138,21 @@ def _check_widths(kept: Mapping[str, list[Array]]) -> None:
             raise DataError(f"{FILES[modality]}: the videos differ in width: {widths}")
 
 
-def _sequence(group: Any, video: str, what: str) -> tuple[Array, Any]:
+def _sequence(group: Group, video: str, what: str) -> tuple[Array, DataSetOfFile]:
     """Intervals (S 2) and the features, which are not read yet."""
-    try:
-        folder = _own(group, video)
-        intervals, features = np.asarray(_own(folder, "intervals"), dtype=np.float64), _own(folder, "features")
-        shape, kind = features.shape, features.dtype.kind
-    except (KeyError, ValueError, TypeError, AttributeError, OSError) as error:
-        raise DataError(f"{group.file.filename}, video {video!r}: no readable {what}: {error}") from error
-    place = f"{group.file.filename}, video {video!r}"
-    if len(shape) != 2 or shape[1] == 0 or (kind not in "fiu" and what != "words"):
+    place = f"{group.file}, video {video!r}"
+    folder = group.group(video)
+    times, features = (None, None) if folder is None else (folder.data_set("intervals"), folder.data_set("features"))
+    if times is None or features is None:
+        raise DataError(f"{place}: no readable {what}: it needs 'intervals' and 'features'")
+    shape = features.shape
+    if len(shape) != 2 or shape[1] == 0 or (features.kind not in "fiu" and what != "words"):
         raise DataError(f"{place}: {what} of shape {shape} and dtype {features.dtype}, expected one row per interval")
-    if intervals.shape != (shape[0], 2) or not np.isfinite(intervals).all():
-        raise DataError(f"{place}: {shape[0]} rows of {what} for intervals of shape {intervals.shape}")
+    if times.shape != (shape[0], 2) or times.kind not in "fiu":
+        raise DataError(f"{place}: {shape[0]} rows of {what} for intervals of shape {times.shape}")
+    intervals = times.read().astype(np.float64)
+    if not np.isfinite(intervals).all():
+        raise DataError(f"{place}: intervals of {what} that are not finite")
     return intervals, features
 
 
@@ -179,16 +163,16 @@ class _Video:
     times: Array
     vectors: Array
     words: list[str]
-    frames: Mapping[str, tuple[Array, Any]]
+    frames: Mapping[str, tuple[Array, DataSetOfFile]]
 
 
-def _open_video(video: str, sources: Mapping[str, Any]) -> _Video | str:
+def _open_video(video: str, sources: Mapping[str, Group]) -> _Video | str:
     """The video, or why it cannot be aligned."""
     for modality in MODALITIES:
         if video not in sources[modality]:
             return f"no {modality}"
     times, features = _sequence(sources["text"], video, "word vectors")
-    vectors = np.asarray(features[()], dtype=np.float32)
+    vectors = as_float32(features.read())
     spelled = _spelled(video, sources)
     if spelled is None:
         return "no words"
@@ -200,14 +184,14 @@ def _open_video(video: str, sources: Mapping[str, Any]) -> _Video | str:
     return _Video(times=times[real], vectors=vectors[real], words=words, frames=frames)
 
 
-def _spelled(video: str, sources: Mapping[str, Any]) -> list[str] | None:
+def _spelled(video: str, sources: Mapping[str, Group]) -> list[str] | None:
     """The video's words and pauses; none at all if there is no file of words, None if it lacks this video's."""
     if "words" not in sources:
         return []
     if video not in sources["words"]:
         return None
     _, written = _sequence(sources["words"], video, "words")
-    return [_spelling(word) for word in written[()].reshape(-1)] or None
+    return [_spelling(word) for word in written.read().reshape(-1)] or None
 
 
 def _spelling(word: Any) -> str:
@@ -228,18 +212,19 @@ def _clip_tokens(video: _Video, segment: Array) -> tuple[dict[str, Array], str] 
     return made, " ".join(video.words[place] for place in inside if video.words)
 
 
-def _averages(times: Array, frames: Any, words: Array) -> Array | None:
+def _averages(times: Array, frames: DataSetOfFile, words: Array) -> Array | None:
     """The mean of the frames that overlap each word, zeros where there is none; None if no word has any."""
+    order = None
     if (np.diff(times[:, 0]) < 0).any():
         order = np.argsort(times[:, 0], kind="stable")
-        times, frames = times[order], frames[()][order]
+        times = times[order]
     first = np.searchsorted(np.maximum.accumulate(times[:, 1]), words[:, 0], side="right")
     end = np.searchsorted(times[:, 0], words[:, 1], side="left")
     some = end > first
     if not some.any():
         return None
-    start = int(first[some].min())
-    part = np.asarray(frames[start : int(end[some].max())], dtype=np.float32)
+    start, stop = int(first[some].min()), int(end[some].max())
+    part = as_float32(frames.read(start, stop) if order is None else frames.read()[order][start:stop])
     made = np.zeros((len(words), part.shape[1]), dtype=np.float32)
     with np.errstate(invalid="ignore"):  # -inf in COVAREP: the average is not finite, and becomes 0 when it is used
         for word in np.flatnonzero(some):

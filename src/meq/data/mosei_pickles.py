@@ -74,7 +74,7 @@ def _get(part: Mapping[str, Any], key: str, place: str) -> Any:
 def _array(part: Mapping[str, Any], key: str, place: str) -> Array:
     try:
         return np.asarray(_get(part, key, place))
-    except ValueError as error:  # lists of different lengths
+    except (ValueError, TypeError, OverflowError) as error:  # lists of different lengths, above all
         raise DataError(f"{place}: {key!r} is not an array: {error}") from error
 
 
@@ -96,9 +96,11 @@ def _scores(part: Mapping[str, Any], key: str, place: str) -> Array:
     try:
         scores = np.asarray(_get(part, key, place), dtype=np.float64)
         scores = scores.reshape(len(scores), -1)  # N, N 1 1, or N 7 with the emotions behind the sentiment
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise DataError(f"{place}: {key!r} is not an array of numbers: {error}") from error
     _check_count(len(scores), part, key, place)
+    if not scores.shape[1]:
+        raise DataError(f"{place}: {key!r} holds no number for a clip")
     return scores[:, 0]
 
 
@@ -161,7 +163,7 @@ def _lengths(part: Mapping[str, Any], arrays: Mapping[str, Array], place: str) -
             lengths[modality] = _bert_lengths(part, place)
             continue
         count = _array(part, f"{key}_lengths", place).reshape(-1)
-        if len(count) != len(arrays[modality]) or count.dtype.kind not in "iuf":
+        if len(count) != len(arrays[modality]) or count.dtype.kind not in "iuf" or not np.isfinite(count).all():
             raise DataError(f"{place}: '{key}_lengths' is not one number for each of {len(arrays[modality])} clips")
         lengths[modality] = count.astype(np.int64)
     return lengths

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from meq.data.contract import DataSet
 from meq.data.findings import DataError, Findings
 from meq.data.option_values import check_option_values
 from meq.data.registry import open_data
+from meq.data.strict_json import JsonError, parse_json
 from meq.data.table import table
 from meq.data.table_files import is_table
 
@@ -47,7 +47,7 @@ class DataRequest:
             check_option_values(self.options, entry.read, f"the data set {self.data!r}", without=("root", "findings"))
             return
         self._check_columns()
-        check_option_values(self.options, table, "a table", without=(*COLUMNS, "path", "root", "findings"))
+        check_option_values(self._table_options(), table, "a table", without=(*COLUMNS, "path", "root", "findings"))
 
     def open(self, findings: Findings | None = None) -> DataSet:
         """Read it; `findings` decides what a bad row does."""
@@ -56,7 +56,11 @@ class DataRequest:
             return open_data(self.data, self.root, findings=findings, **self.options)
         columns = {"images": self.images, "texts": self.texts, "audios": self.audios, "vectors": self.vectors}
         placed = {"label": self.label, "split": self.split, "group": self.group, "root": self.root}
-        return table(Path(self.data), **columns, **placed, findings=findings, **self.options)  # type: ignore[arg-type]
+        options = self._table_options()
+        return table(Path(self.data), **columns, **placed, findings=findings, **options)  # type: ignore[arg-type]
+
+    def _table_options(self) -> dict[str, Any]:
+        return {name: _as_text(name, value) for name, value in self.options.items()}
 
     def _check_columns(self) -> None:
         if self.label is None:
@@ -86,6 +90,13 @@ class DataRequest:
             raise DataError(f"{self.data!r} knows its own columns: leave out {', '.join(named)}")
 
 
+def _as_text(name: str, value: Any) -> Any:
+    """A column called 7 stays a name, although --set reads numbers where it can."""
+    if name in ("id", "task", "separator", "delimiter") and isinstance(value, int | float):
+        return str(value)
+    return value
+
+
 def nearest_beside(path: Path) -> str:
     """For a file that is not there: the nearest name in its folder, as the end of a sentence."""
     if not path.parent.is_dir():
@@ -102,7 +113,7 @@ def parse_options(settings: Sequence[str]) -> dict[str, Any]:
         if not equals or not name:
             raise DataError(f"an option is written NAME=VALUE, got {setting!r}")
         try:
-            options[name] = json.loads(value)
-        except json.JSONDecodeError:
+            options[name] = parse_json(value)
+        except JsonError:
             options[name] = value
     return options

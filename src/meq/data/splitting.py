@@ -13,6 +13,8 @@ from meq.data.findings import DataError
 
 FRACTIONS: Mapping[str, float] = MappingProxyType({"train": 0.8, "dev": 0.1, "test": 0.1})
 
+_HOW = "fractions are the shares of train, dev and test, such as 0.6,0.2,0.2"
+
 SYNONYMS: Mapping[str, str] = MappingProxyType(
     {
         "train": "train",
@@ -28,6 +30,22 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
     }
 )
 """What people call their splits, and what we call them."""
+
+
+Fractions = Mapping[str, float] | Sequence[float] | str
+"""The share of each split by its name, or the shares of train, dev and test in this order."""
+
+
+def named_fractions(fractions: Fractions) -> Mapping[str, float]:
+    """The share of each split by name, however it was said: a dictionary, a list of numbers, or a text of them."""
+    if isinstance(fractions, str):
+        fractions = [_number(part) for part in fractions.split(",")]
+    if not isinstance(fractions, Mapping):
+        if not isinstance(fractions, list | tuple) or not 2 <= len(fractions) <= len(FRACTIONS):
+            raise DataError(f"{_HOW}, got {fractions!r}")
+        fractions = dict(zip(FRACTIONS, fractions, strict=False))
+    check_fractions(fractions)
+    return fractions
 
 
 def split_called(name: str) -> str | None:
@@ -55,6 +73,8 @@ def split_by_fractions(groups: Sequence[str], fractions: Mapping[str, float], *,
 
 def check_fractions(fractions: Mapping[str, float]) -> None:
     for name, share in fractions.items():
+        if isinstance(share, bool) or not isinstance(share, int | float):
+            raise DataError(f"{_HOW}, got {share!r} for {name!r}")
         if not 0 < share <= 1:
             raise DataError(
                 f"the fraction of {name!r} must lie in (0, 1], got {share}; leave out a split you do not want"
@@ -73,6 +93,13 @@ def torn_apart(groups: Sequence[str | None], splits: Sequence[str]) -> list[str]
         if group is not None and first.setdefault(group, split) != split:
             torn.add(group)
     return sorted(torn)
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise DataError(f"{_HOW}, got {text.strip()!r}") from error
 
 
 def _shuffled(groups: Mapping[str, int], seed: int) -> list[str]:

@@ -15,6 +15,7 @@ from meq.core.options import nearest
 from meq.data.content import Content
 from meq.data.contract import DataSet, Example, Rows
 from meq.data.findings import DataError
+from meq.data.strict_json import parse_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +52,11 @@ class Standardisation:
     @classmethod
     def from_json(cls, text: str) -> Standardisation:
         try:
-            values = json.loads(text)
+            values = parse_json(text)
             parts = {
                 part: {name: tuple(map(float, row)) for name, row in values[part].items()} for part in ("mean", "std")
             }
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise DataError(f"not the JSON of a standardisation: {error!r}") from error
         return cls(**parts)
 

@@ -15,7 +15,7 @@ from typing import Any
 from meq.core.options import checked_options
 from meq.data.contract import DataSet, Modality, Rows
 from meq.data.findings import DataError, Findings
-from meq.data.splitting import FRACTIONS, split_by_fractions, torn_apart
+from meq.data.splitting import FRACTIONS, Fractions, named_fractions, split_by_fractions, torn_apart
 from meq.data.table_cells import (
     AudioColumn,
     FileColumn,
@@ -28,6 +28,7 @@ from meq.data.table_cells import (
 from meq.data.table_files import TableFile, open_table
 from meq.data.table_labels import make_task
 from meq.data.table_pictures import Pictures
+from meq.data.table_remedies import no_row, read_rows_or_say_why
 from meq.data.table_rows import RowReader, SingleColumns, TableRow
 
 Names = Sequence[str] | str
@@ -46,47 +47,53 @@ def table(
     id: str | None = None,  # noqa: A002, the word on the command line
     root: Path | str | None = None,
     split: str | None = None,
-    fractions: Mapping[str, float] = FRACTIONS,
+    fractions: Fractions = FRACTIONS,
     group: str | None = None,
     seed: int = 0,
     task: str = "classes",
-    labels: Sequence[str] | None = None,
+    labels: Sequence[str] | str | None = None,
     separator: str = "|",
     delimiter: str | None = None,
     findings: Findings | None = None,
 ) -> DataSet:
     """Read a table. Whatever column is named must be there; columns that are not named are ignored.
 
-    `images`, and `audios` (WAV), are paths below `root`, by default the folder of the file; absolute paths, `..` and
-    symlinks that leave it are refused. `vectors` are lists of numbers, or texts of them; a pattern such as `audio_*`
-    joins columns to one vector. A line without a label, or with no modality at all, is a finding.
+    `images`, and `audios` (WAV), are paths below `root`, by default the folder of the file, relative to it or absolute;
+    paths and symlinks that leave it, and `..`, are refused. `vectors` are lists of numbers, or texts of them; a pattern
+    such as `audio_*` joins columns to one vector. A line without a label, or with no modality at all, is a finding.
 
-    `split` names a column with the split of each row. Without it rows are split by `fractions`, seeded, and rows with
-    the same `group` stay together; by default that is the first picture, or else the first sound, so that nothing of
-    that column is in two splits. A row without a group stands alone, known by its id; only where there is no `id`
-    column does the order of such rows matter.
+    `split` names a column with the split of each row. Without it rows are split by `fractions`, by name or as two or
+    three numbers for train, dev and test (a text such as "0.6,0.2,0.2" too), seeded. Rows with the same `group` stay
+    together; by default that is the first picture, or else the first sound, so that nothing of that column is in two
+    splits. A row without a group stands alone, known by its id; only where there is no `id` column does the order of
+    such rows matter.
 
     `task` is "classes" (the order of labels: numbers by value, else the alphabet, unless `labels` gives it), "labels"
     (any of several, with `separator` between them) or "score" (a number).
     """
     findings = findings if findings is not None else Findings()
+    shares = named_fractions(fractions)
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise DataError(f"{path}: the seed of the split is a whole number, got {seed!r}")
     file = open_table(path, delimiter=delimiter)
     names = {"images": images, "texts": texts, "audios": audios, "vectors": vectors}
     modalities = _modality_columns(file, names, _folder(file.path, root))
     reader = RowReader(
         file,
         modalities,
-        make_task(task, label, labels, separator),
+        make_task(task, label, labels.split(",") if isinstance(labels, str) else labels, separator),
         single=SingleColumns(label=label, id=id, split=split, group=group),
     )
-    rows = reader.read(findings)
+    rows = read_rows_or_say_why(reader, findings)
+    if not rows:
+        raise no_row(reader, findings, "no row can be used")
     kinds, rows = _settled(file, modalities, rows, findings)
     reader.task.settle([row.label for row in rows])
     places = (
-        [row.split for row in rows] if split else split_by_fractions([row.group for row in rows], fractions, seed=seed)
+        [row.split for row in rows] if split else split_by_fractions([row.group for row in rows], shares, seed=seed)
     )
     parts = _parts(file, rows, places, findings, split)
-    rule = f"column {split!r}" if split else {"fractions": dict(fractions), "group": reader.grouped_by, "seed": seed}
+    rule = f"column {split!r}" if split else {"fractions": dict(shares), "group": reader.grouped_by, "seed": seed}
     return DataSet(
         name=file.path.name,
         splits={name: Rows(part, reader.example) for name, part in parts.items()},
@@ -128,8 +135,6 @@ def _settled(
     file: TableFile, modalities: Sequence[ModalityColumn], rows: list[TableRow], findings: Findings
 ) -> tuple[dict[str, Modality], list[TableRow]]:
     """What each modality is, now that all rows are known, and the rows that agree with it."""
-    if not rows:
-        raise DataError(f"{file.path}: no row can be used; {len(findings)} were left out: {dict(findings.counts)}")
     kinds = {}
     for at, modality in enumerate(modalities):
         kept = [row.cells[at] for row in rows if row.cells[at] is not None]

@@ -6,7 +6,6 @@ cannot be used is a `BadRowError`.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from abc import ABC, abstractmethod
@@ -21,6 +20,7 @@ from meq.data.content import Content, PictureFile, SoundFile
 from meq.data.contract import AUDIO, IMAGE, TEXT, Modality, features
 from meq.data.findings import DataError
 from meq.data.jsonl import BadRowError, text_of
+from meq.data.strict_json import JsonError, parse_json
 from meq.data.table_pictures import Pictures
 
 NO_NUMBERS = ("", "nan", "null", "none")
@@ -206,8 +206,8 @@ def _parse_numbers(text: str, column: str) -> Any:
     """A JSON list, or numbers separated by commas, semicolons or spaces, in brackets or not, as numpy prints them."""
     if text.startswith("["):
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
+            return parse_json(text, constants=True)
+        except JsonError:
             if text.count("[") > 1:
                 raise BadRowError(
                     "wrong numbers", f"column {column!r} holds a list that is no JSON ({_short(text)})"

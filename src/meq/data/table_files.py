@@ -13,15 +13,22 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from meq.core.options import nearest
 from meq.data.findings import DataError, Findings
-from meq.data.jsonl import json_lines
+from meq.data.jsonl import BOM, MAX_LINE_BYTES, json_lines, numbered_lines
+from meq.data.regular_files import open_regular
+from meq.data.table_parquet import parquet_columns, parquet_rows
+from meq.foreign import shown
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
+COMPARED, LONGEST_NAME = 1000, 200
+"""Of how many columns the nearest to a wrong name is looked for, and how long their names may be."""
+Broken = dict[int, tuple[str, str]]
+"""By line: the kind of finding, and what is wrong."""
 Row = tuple[int, list[Any]]
 """The line of a row, and its cells in the order of the columns that were asked for."""
 
@@ -40,7 +47,7 @@ def open_table(path: Path | str, *, delimiter: str | None = None) -> TableFile:
             f"{path}: a table is one of {', '.join(TABLE_SUFFIXES)}, not {suffix or 'a file without suffix'!r}"
         )
     if not path.is_file():
-        raise DataError(f"{path}: there is no such file")
+        raise DataError(f"{path}: {'this is not a regular file' if path.exists() else 'there is no such file'}")
     if suffix in (".csv", ".tsv"):
         return CsvFile(path, ("\t" if suffix == ".tsv" else ",") if delimiter is None else delimiter)
     if delimiter is not None:
@@ -74,7 +81,7 @@ class TableFile(ABC):
         matching = [column for column in known if fnmatch.fnmatchcase(column, name)] if _is_pattern(name) else []
         if not matching:
             raise DataError(
-                f"{self.path} has no column {name!r}: {nearest(name, filter(None, known))}{self._hint(known)}"
+                f"{self.path} has no column {shown(name, 80)!r}: {nearest(name, _nameable(known))}{self._hint(known)}"
             )
         return sorted(matching, key=_natural)
 
@@ -92,11 +99,11 @@ class CsvFile(TableFile):
         self.delimiter = delimiter
 
     def columns(self, wanted: Collection[str] | None = None) -> list[str]:
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             return self._header(*self._reader(file))
 
     def rows(self, columns: Sequence[str], findings: Findings) -> Iterator[Row]:
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             reader, broken = self._reader(file)
             header = self._header(reader, broken)
             places = [header.index(column) for column in columns]
@@ -112,9 +119,9 @@ class CsvFile(TableFile):
                     continue
                 if broken:
                     # the text was decoded with substitutes so that the row ends where it should; now it is left out
-                    at, trouble = min(broken.items())
+                    at, (kind, trouble) = min(broken.items())
                     broken.clear()
-                    findings.report("wrong encoding", trouble, file=self.path, line=at)
+                    findings.report(kind, trouble, file=self.path, line=at)
                 elif len(cells) == len(header):
                     yield line, [cells[place] for place in places]
                 elif cells:
@@ -123,19 +130,19 @@ class CsvFile(TableFile):
                     )
                     findings.report("wrong CSV", message, file=self.path, line=line)
 
-    def _reader(self, file: Any) -> tuple[Any, dict[int, str]]:
-        """A reader of cells, and the lines that are no UTF-8 among those it has read."""
-        broken: dict[int, str] = {}
+    def _reader(self, file: BinaryIO) -> tuple[Any, Broken]:
+        """A reader of cells, and the lines that are no UTF-8 or too long among those it has read."""
+        broken: Broken = {}
         lines = _lines(self.path, file, broken)
         return csv.reader((text for _, text in lines), delimiter=self.delimiter, strict=True), broken
 
-    def _header(self, reader: Any, broken: dict[int, str]) -> list[str]:
+    def _header(self, reader: Any, broken: Broken) -> list[str]:
         try:
             header: list[str] = next(reader, [])
         except csv.Error as error:
             raise DataError(f"{self.path}, line 1: {_csv_trouble(error)}") from error
         if broken:
-            raise DataError(f"{self.path}, line {min(broken)}: {broken[min(broken)]}")
+            raise DataError(f"{self.path}, line {min(broken)}: {broken[min(broken)][1]}")
         if not any(header):
             raise DataError(f"{self.path}: the first line must name the columns, and it is empty")
         _check_unique(self.path, header)
@@ -170,51 +177,36 @@ class ParquetFile(TableFile):
     """Columns of numbers, texts and lists of them; structures and binary columns are refused."""
 
     def columns(self, wanted: Collection[str] | None = None) -> list[str]:
-        import pyarrow as pa  # type: ignore[import-untyped]
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
-        try:
-            names: list[str] = pq.read_schema(self.path).names
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{self.path}: not a readable Parquet file: {error}") from error
+        names = parquet_columns(self.path)
         _check_unique(self.path, names)
         return names
 
     def rows(self, columns: Sequence[str], findings: Findings) -> Iterator[Row]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        line = 0
-        try:
-            with pq.ParquetFile(self.path) as file:
-                for column in columns:
-                    _check_type(self.path, column, file.schema_arrow.field(column).type)
-                for batch in file.iter_batches(batch_size=4096, columns=list(dict.fromkeys(columns))):
-                    for cells in zip(*(_cells(batch.column(column)) for column in columns), strict=True):
-                        line += 1
-                        yield line, list(cells)
-        except DataError:
-            raise
-        except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{self.path}: broken after row {line}: {error}") from error
+        return parquet_rows(self.path, columns)
 
 
-def _lines(path: Path, file: Any, broken: dict[int, str]) -> Iterator[tuple[int, str]]:
-    """Numbered lines of text; those that are no UTF-8 are noted in `broken`, with the place of the first wrong byte."""
+def _lines(path: Path, file: BinaryIO, broken: Broken) -> Iterator[tuple[int, str]]:
+    """Numbered lines of text; those that cannot be used are noted in `broken`, with the place of what is wrong."""
     offset = 0
-    for number, raw in enumerate(file, 1):
+    for number, raw in numbered_lines(file):
+        if raw is None:
+            broken[number] = "long line", f"a line of more than {MAX_LINE_BYTES:,} bytes, which is not read"
+            yield number, "\n"
+            offset = file.tell()
+            continue
         if number == 1:
             if raw.startswith(WIDE_BOMS):
                 raise DataError(f"{path}: this is UTF-16; save the file as UTF-8")
-            raw, offset = (raw[3:], 3) if raw.startswith(b"\xef\xbb\xbf") else (raw, 0)
+            raw, offset = (raw[3:], 3) if raw.startswith(BOM) else (raw, 0)
         try:
             text = raw.decode()
         except UnicodeDecodeError as error:
-            byte = offset + error.start
-            broken[number] = f"not UTF-8 at byte {byte} of the file (0x{raw[error.start]:02x}); save the file as UTF-8"
+            byte = f"byte {offset + error.start} of the file (0x{raw[error.start]:02x})"
+            broken[number] = "wrong encoding", f"not UTF-8 at {byte}; save the file as UTF-8"
             text = raw.decode(errors="replace")
         if b"\0" in raw:
-            broken[number] = f"a NUL at byte {offset + raw.index(0)} of the file: this is no text in UTF-8"
+            message = f"a NUL at byte {offset + raw.index(0)} of the file: this is no text in UTF-8"
+            broken[number] = "wrong encoding", message
             text = text.replace("\0", " ")
         offset += len(raw)
         yield number, text
@@ -232,7 +224,7 @@ def _check_unique(path: Path, names: Sequence[str]) -> None:
     """Columns without a name may be several: nobody can ask for them."""
     twice = [name for name, count in Counter(names).items() if count > 1 and name]
     if twice:
-        raise DataError(f"{path}: there are several columns called {', '.join(map(repr, twice))}; rename them")
+        raise DataError(f"{path}: there are several columns called {', '.join(map(repr, twice[:5]))}; rename them")
 
 
 def _is_pattern(name: str) -> bool:
@@ -242,32 +234,11 @@ def _is_pattern(name: str) -> bool:
 def _natural(name: str) -> list[tuple[int, str]]:
     """Numbers inside a name count as numbers: x_2 comes before x_10."""
     parts = re.split(r"([0-9]+)", name)
-    return [(int(part), "") if place % 2 else (-1, part) for place, part in enumerate(parts)]
+    # by their length, then their digits: a number of thousands of digits is no number to Python
+    digits = [part.lstrip("0") for part in parts]
+    return [(len(digits[place]), digits[place]) if place % 2 else (-1, part) for place, part in enumerate(parts)]
 
 
-def _check_type(path: Path, column: str, kind: Any) -> None:
-    from pyarrow import types
-
-    inner = kind
-    while types.is_list(inner) or types.is_large_list(inner) or types.is_fixed_size_list(inner):
-        inner = inner.value_type
-    if types.is_dictionary(inner):
-        inner = inner.value_type
-    plain = (types.is_string, types.is_large_string, types.is_boolean, types.is_integer, types.is_floating)
-    if not any(check(inner) for check in (*plain, types.is_decimal, types.is_date, types.is_null)):
-        raise DataError(
-            f"{path}: column {column!r} is of type {kind}; only numbers, texts and lists of them are read. "
-            "Write pictures as files and their paths into the column"
-        )
-
-
-def _cells(array: Any) -> Sequence[Any]:
-    """The cells of a column as Python objects; lists of numbers as arrays, which saves most of the time and memory."""
-    from pyarrow import types
-
-    kind = array.type
-    nested = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    if nested and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type)):
-        return [cell.values.to_numpy(zero_copy_only=False) if cell.is_valid else None for cell in array]
-    cells: list[Any] = array.to_pylist()
-    return cells
+def _nameable(columns: Sequence[str]) -> list[str]:
+    """Columns that are worth a comparison: a table can have a million, and names without end."""
+    return [name for name in columns[:COMPARED] if name and len(name) <= LONGEST_NAME]

@@ -17,6 +17,7 @@ from meq.data.table_cells import AudioColumn, ImageColumn, ModalityColumn, TextC
 from meq.data.table_files import TableFile, open_table
 from meq.data.table_labels import TASKS, Task, make_task
 from meq.data.table_pictures import Pictures
+from meq.data.table_remedies import no_row, read_rows_or_say_why
 from meq.data.table_rows import RowReader, SingleColumns, TableRow
 
 ALL = "all"
@@ -59,10 +60,9 @@ def new_rows(
     modalities = _modality_columns(file.path, known, root)
     task = _task(known, single.label)
     reader = RowReader(file, modalities, task, single=single)
-    rows = [row for row in reader.read(findings) if _fits(file, modalities, row, findings)]
+    rows = [row for row in read_rows_or_say_why(reader, findings) if _fits(file, modalities, row, findings)]
     if not rows:
-        left_out = f"; {len(findings)} were left out: {dict(findings.counts)}" if len(findings) else ""
-        raise DataError(f"{file.path}: there is no row to read in it{left_out}")
+        raise no_row(reader, findings, "there is no row to read in it")
     splits: dict[str, list[TableRow]] = {}
     for row in rows:
         splits.setdefault(row.split or ALL, []).append(row)

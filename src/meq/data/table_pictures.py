@@ -11,6 +11,7 @@ from typing import NamedTuple
 URL = re.compile(r"^([a-z][a-z0-9+.-]+://|data:)", re.IGNORECASE)
 ABSOLUTE = re.compile(r"[/\\]|[a-z]:[/\\]", re.IGNORECASE)
 """On any system: a table that is refused on one must not be read on another."""
+MISSED = 20
 
 
 class Trouble(NamedTuple):
@@ -26,7 +27,11 @@ class Pictures:
     def __init__(self, root: Path, *, noun: str = "picture") -> None:
         self.root, self.noun = root, noun
         self.true_root = root.resolve()
-        self.folders: dict[str, dict[str, bool] | Trouble] = {}
+        self.roots = (os.path.abspath(root), str(self.true_root))
+        self.any_found = False
+        self.missed: list[str] = []
+        """The first names that could not be used, for advice on what is wrong with all of them."""
+        self.folders: dict[str, dict[str, bool | None] | Trouble] = {}
         self.found: dict[str, tuple[str, Trouble | None]] = {}
 
     def find(self, name: str) -> tuple[str, Trouble | None]:
@@ -36,9 +41,14 @@ class Pictures:
         """
         if name not in self.found:
             self.found[name] = self._find(name)
+            if self.found[name][1] is None:
+                self.any_found = True
+            elif len(self.missed) < MISSED:
+                self.missed.append(name)
         return self.found[name]
 
     def _find(self, name: str) -> tuple[str, Trouble | None]:
+        name = self._relative(name)
         trouble = self._refused(name)
         if trouble is not None:
             return name, trouble
@@ -51,7 +61,19 @@ class Pictures:
             hint = "; write paths with /" if "\\" in name else ""
             return name, Trouble(f"missing {self.noun}", f"there is no {self.noun} {name!r} below {self.root}{hint}")
         is_symlink = folder[file]
+        if is_symlink is None:
+            return name, Trouble("wrong path", f"{name!r} is a pipe, a socket or a device, not a {self.noun}")
         return path, self._follow(path) if is_symlink else None
+
+    def _relative(self, name: str) -> str:
+        """An absolute path below the root as the relative one; any other name as it is."""
+        if not os.path.isabs(name) or ".." in re.split(r"[/\\]", name):
+            return name
+        plain = os.path.normpath(name)
+        for root in self.roots:
+            if plain.startswith(root.rstrip(os.sep) + os.sep):
+                return os.path.relpath(plain, root).replace(os.sep, "/")
+        return name
 
     def _refused(self, name: str) -> Trouble | None:
         if URL.match(name):
@@ -60,7 +82,8 @@ class Pictures:
             )
         if ABSOLUTE.match(name):
             return Trouble(
-                "path outside", f"{name!r} is an absolute path; give it relative to {self.root}, or set root"
+                "path outside",
+                f"{name!r} is an absolute path outside of {self.root}; set root to a folder that holds it",
             )
         if ".." in name and ".." in re.split(r"[/\\]", name):
             return Trouble(
@@ -77,18 +100,18 @@ class Pictures:
             return Trouble(f"missing {self.noun}", f"{path!r} is a symlink that leads to no file")
         return None
 
-    def _folder(self, name: str) -> dict[str, bool] | Trouble:
-        """The files of a folder, each with whether it is a symlink; a folder that is not there holds none."""
+    def _folder(self, name: str) -> dict[str, bool | None] | Trouble:
+        """The files of a folder, each with whether it is a symlink, None for what is neither; none without a folder."""
         if name not in self.folders:
             self.folders[name] = self._list(name)
         return self.folders[name]
 
-    def _list(self, name: str) -> dict[str, bool] | Trouble:
+    def _list(self, name: str) -> dict[str, bool | None] | Trouble:
         if not self._inside(name):
             return self._outside(name)
         try:
             with os.scandir(self.root / name) as entries:
-                return {entry.name: entry.is_symlink() for entry in entries if not entry.is_dir(follow_symlinks=False)}
+                return {entry.name: _is_link(entry) for entry in entries if not entry.is_dir(follow_symlinks=False)}
         except (FileNotFoundError, NotADirectoryError):
             return {}
         except OSError as error:
@@ -102,3 +125,10 @@ class Pictures:
 
     def _outside(self, name: str) -> Trouble:
         return Trouble("path outside", f"{name!r} is a symlink that leads outside of {self.root}, and is not followed")
+
+
+def _is_link(entry: os.DirEntry[str]) -> bool | None:
+    """None for pipes, sockets and devices, which are never opened."""
+    if entry.is_symlink():
+        return True
+    return False if entry.is_file(follow_symlinks=False) else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -12,11 +11,24 @@ from typing import Any, BinaryIO
 import numpy as np
 from jaxtyping import Float
 
+from meq.data.regular_files import open_regular
+
 MAX_SECONDS = 600.0
 """A sound that says it is longer is refused before it is decoded."""
 RATES = (1_000, 384_000)
 """Samples per second, from and to: outside of them a head is wrong, and resampling could take any time."""
 MAX_CHANNELS = 32
+MAX_WAV_BYTES = 2**28
+"""A larger file is refused before it is read: ten minutes of stereo at 48 kHz in 32 bits need less."""
+MAX_CHUNKS = 1_000
+"""Notes before the sound begins; a file that has more is no sound but a way to keep us reading."""
+PIECE = 2**18
+"""Moments that are decoded at a time."""
+
+PCM, FLOAT, EXTENSIBLE = 1, 3, 0xFFFE
+CODINGS = {2: "ADPCM", 6: "A-law", 7: "mu-law", 17: "ADPCM", 80: "MPEG", 85: "MPEGLAYER3"}
+WIDTHS = {PCM: (1, 2, 3, 4, 8), FLOAT: (4, 8)}
+"""Bytes per sample that are read, of whole numbers and of floats."""
 
 
 class WavError(ValueError):
@@ -32,35 +44,49 @@ class WavHead:
     frame_bytes: int
     """Bytes of one moment, all channels together."""
     data_bytes: int
+    coding: int = PCM
+    """PCM, which are whole numbers, or FLOAT."""
+    begin: int = 0
+    """Where in the file the samples begin."""
 
     @property
     def seconds(self) -> float:
         return self.data_bytes / self.frame_bytes / self.rate
 
+    @property
+    def width(self) -> int:
+        """Bytes per sample."""
+        return self.frame_bytes // self.channels
+
 
 def read_wav(path: Path) -> tuple[Float[np.ndarray, " T"], int]:
     """The samples between -1 and 1, channels averaged, and how many there are per second."""
-    from scipy.io import wavfile
-
-    read_head(path)
-    with warnings.catch_warnings():  # of chunks that are no sound; what matters was checked with the head
-        warnings.simplefilter("ignore", wavfile.WavFileWarning)
-        rate, data = wavfile.read(path)
-    samples = _between_ones(data)
-    mono = samples if samples.ndim == 1 else samples.mean(axis=1, dtype=np.float32)
+    with open_regular(path, most=MAX_WAV_BYTES) as file:
+        head = _read_head(file)
+        mono = np.empty(head.data_bytes // head.frame_bytes, dtype=np.float32)
+        file.seek(head.begin)
+        for start in range(0, len(mono), PIECE):  # decoding takes several times the memory of what is decoded
+            raw = file.read(min(PIECE, len(mono) - start) * head.frame_bytes)
+            samples = _between_ones(_numbers(raw, head)).reshape(-1, head.channels)
+            mono[start : start + PIECE] = samples[:, 0] if head.channels == 1 else samples.mean(1, dtype=np.float32)
     if not bool(np.isfinite(mono).all()):
         raise WavError("it holds samples that are not finite")
-    return mono, int(rate)
+    return mono, head.rate
 
 
 def read_head(path: Path) -> WavHead:
     """The head of a file that can be decoded, as far as the head tells."""
-    with open(path, "rb") as file:
-        head = _scan(file, os.fstat(file.fileno()).st_size)
+    with open_regular(path, most=MAX_WAV_BYTES) as file:
+        return _read_head(file)
+
+
+def _read_head(file: BinaryIO) -> WavHead:
+    head = _scan(file, os.fstat(file.fileno()).st_size)
     if not RATES[0] <= head.rate <= RATES[1]:
         raise WavError(f"it says {head.rate:,} samples per second; from {RATES[0]:,} to {RATES[1]:,} are read")
     if not 1 <= head.channels <= MAX_CHANNELS:
         raise WavError(f"it says {head.channels} channels; from 1 to {MAX_CHANNELS} are read")
+    _check_coding(head)
     if head.data_bytes < head.frame_bytes:
         raise WavError("it is empty, there are no samples in it")
     if head.seconds > MAX_SECONDS:
@@ -70,6 +96,18 @@ def read_head(path: Path) -> WavHead:
     return head
 
 
+def _check_coding(head: WavHead) -> None:
+    if head.coding not in WIDTHS:
+        coding = CODINGS.get(head.coding, f"coding {head.coding}")
+        raise WavError(f"its samples are written as {coding}; plain numbers (PCM or float) are read, convert it")
+    if head.frame_bytes % head.channels or head.width not in WIDTHS[head.coding]:
+        kind = "whole numbers" if head.coding == PCM else "floats"
+        widths = ", ".join(map(str, WIDTHS[head.coding]))
+        raise WavError(
+            f"{head.frame_bytes} bytes for {head.channels} channels of {kind}; {widths} bytes per sample are read"
+        )
+
+
 def _scan(file: BinaryIO, size: int) -> WavHead:
     """Chunk by chunk until the sound itself begins."""
     start = file.read(12)
@@ -77,32 +115,51 @@ def _scan(file: BinaryIO, size: int) -> WavHead:
         raise WavError(
             "it is no WAV file, which begins with RIFF and WAVE; convert it to WAV" if start else "it is empty"
         )
-    form: tuple[int, int, int] | None = None
-    while len(chunk := file.read(8)) == 8:
+    form: tuple[int, int, int, int] | None = None
+    for _ in range(MAX_CHUNKS):
+        chunk = file.read(8)
+        if len(chunk) < 8:
+            raise WavError("it is cut off before the sound begins")
         name, length = struct.unpack("<4sI", chunk)
         if name == b"data":
-            return _with_form(form, length, left=size - file.tell())
+            return _with_form(form, length, begin=file.tell(), size=size)
         after = file.tell() + length + length % 2
         if name == b"fmt ":
-            form = _form(file.read(min(length, 16)))
+            form = _form(file.read(min(length, 40)))
         file.seek(after)
-    raise WavError("it is cut off before the sound begins")
+    raise WavError(f"there are more than {MAX_CHUNKS:,} notes before the sound begins")
 
 
-def _form(chunk: bytes) -> tuple[int, int, int]:
+def _form(chunk: bytes) -> tuple[int, int, int, int]:
+    """How the samples are written, channels, samples per second, bytes of one moment."""
     if len(chunk) < 16:
         raise WavError("its head is cut off")
-    _, channels, rate, _, frame_bytes, _ = struct.unpack("<HHIIHH", chunk)
-    return rate, channels, frame_bytes
+    coding, channels, rate, _, frame_bytes, bits = struct.unpack("<HHIIHH", chunk[:16])
+    if coding == EXTENSIBLE and len(chunk) >= 26:
+        (coding,) = struct.unpack("<H", chunk[24:26])  # the first two bytes of its sub-format are the coding itself
+    if channels and coding in WIDTHS and not 0 < bits <= 8 * (frame_bytes // channels):
+        raise WavError(f"it says {bits} bits per sample, in {frame_bytes} bytes for {channels} channels")
+    return coding, channels, rate, frame_bytes
 
 
-def _with_form(form: tuple[int, int, int] | None, length: int, *, left: int) -> WavHead:
-    if form is None or form[2] == 0:
+def _with_form(form: tuple[int, int, int, int] | None, length: int, *, begin: int, size: int) -> WavHead:
+    if form is None or form[3] == 0:
         raise WavError("its head does not say how the samples are written")
-    if length > left:
-        raise WavError(f"it is cut off: {length:,} bytes of sound are announced, {left:,} are there")
-    rate, channels, frame_bytes = form
-    return WavHead(rate=rate, channels=channels, frame_bytes=frame_bytes, data_bytes=length)
+    if length > size - begin:
+        raise WavError(f"it is cut off: {length:,} bytes of sound are announced, {size - begin:,} are there")
+    coding, channels, rate, frame_bytes = form
+    return WavHead(rate=rate, channels=channels, frame_bytes=frame_bytes, data_bytes=length, coding=coding, begin=begin)
+
+
+def _numbers(raw: bytes, head: WavHead) -> np.ndarray[Any, Any]:
+    """The samples as they are written. Three bytes become the upper three of four, which keeps their range."""
+    if head.coding == FLOAT:
+        return np.frombuffer(raw, dtype=f"<f{head.width}")
+    if head.width != 3:
+        return np.frombuffer(raw, dtype="u1" if head.width == 1 else f"<i{head.width}")
+    wide = np.zeros((len(raw) // 3, 4), dtype=np.uint8)
+    wide[:, 1:] = np.frombuffer(raw, dtype=np.uint8).reshape(-1, 3)
+    return wide.view("<i4").reshape(-1)
 
 
 def _between_ones(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -63,9 +63,10 @@ class Patches(Encoder):
     def _encode(self, content: Content) -> Tokens:
         if not isinstance(content, Picture):
             raise TypeError(f"{self.name} reads pictures, got {type(content).__name__}")
-        image = content.open().convert("RGB")
+        image, whole = content.open_scaled(self.grid * SIDE)
+        image = image.convert("RGB")
         features = PATCH_GAIN * np.concatenate([describe(_cut(image, self.grid)), _place_code(self.grid)], axis=1)
-        return Tokens(features=torch.from_numpy(features.astype(np.float32)), boxes=self._boxes(*image.size))
+        return Tokens(features=torch.from_numpy(features.astype(np.float32)), boxes=self._boxes(*whole))
 
     def _boxes(self, width: int, height: int) -> torch.Tensor:
         row, column = torch.arange(self.grid).repeat_interleave(self.grid), torch.arange(self.grid).repeat(self.grid)

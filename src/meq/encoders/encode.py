@@ -11,14 +11,14 @@ from typing import Any
 
 from meq.core.options import checked_options, nearest
 from meq.data.contract import DataSet, Rows, Split, features
-from meq.data.findings import Finding, Findings, OnBad
+from meq.data.findings import DataError, Finding, Findings, OnBad
 from meq.encoders.contract import Encoder
 from meq.encoders.processes import Share, this_process
 from meq.encoders.reading import EncodedRow, ExampleMaker, Memory, Source, each_place, places_of
 from meq.encoders.shards import DTYPES, Identity, StoreError
 from meq.encoders.store import Features, FeatureStore
 from meq.encoders.survey import Progress, Survey, as_error, each_of, take_survey
-from meq.encoders.writing import ShardWriter, fill, mend
+from meq.encoders.writing import ShardWriter, fill, filling, mend
 
 
 @checked_options
@@ -84,6 +84,9 @@ def encode_and_count(
     for identity, names in _by_identity(encoders, "float32" if where is None else where.dtype).items():
         filling.run(identity, names, encoders[names[0]])
     rows, left_out = _rows(survey, filling, findings)
+    if left_out and not any(rows.values()):
+        message = f"{data.name}: nothing is left of its {sum(left_out.values()):,} examples, none could be encoded"
+        raise DataError(message, *findings.first())
     counts = {name: _count(name, rows, filling) for name in encoders}
     return Encoded(
         data=_encoded(data, rows, filling, counts, left_out),
@@ -125,6 +128,17 @@ class _Filling:
         self.new |= dict.fromkeys(names, new)
 
     def _stored(
+        self, store: FeatureStore, identity: Identity, contents: Mapping[bytes, Any], encoder: Encoder
+    ) -> tuple[Features, int]:
+        """Nothing is written, and nobody is refused, where all of it is there already."""
+        kept = Features(store.folder, identity)
+        whole = not store.verify and not kept.damaged and all(key in kept for key in contents) and kept.as_listed()
+        if all(each for [each] in self.share.collect([whole])):
+            return kept, 0
+        with filling(store, self.share):
+            return self._fill_store(store, identity, contents, encoder)
+
+    def _fill_store(
         self, store: FeatureStore, identity: Identity, contents: Mapping[bytes, Any], encoder: Encoder
     ) -> tuple[Features, int]:
         if self.share.first:

@@ -74,10 +74,11 @@ class ImageNetCells(Encoder):
         return SIDE, SIDE
 
     def _encode(self, contents: Sequence[Content]) -> list[Tokens]:
-        images = [opened(content, self.name) for content in contents]
+        pictures = [opened(content, self.name, side=SIDE) for content in contents]
+        cells = self._cells([image for image, _ in pictures])
         return [
-            Tokens(features=features.clone(), boxes=_whole(image.size).boxes(CELLS, CELLS))
-            for image, features in zip(images, self._cells(images), strict=True)
+            Tokens(features=features.clone(), boxes=_whole(size).boxes(CELLS, CELLS))
+            for (_, size), features in zip(pictures, cells, strict=True)
         ]
 
     @torch.no_grad()

@@ -7,7 +7,6 @@ tensors and nothing else. A model that brings its own Python files is refused.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+
+from meq.data.strict_json import parse_json
 
 Item = TypeVar("Item")
 
@@ -202,9 +203,19 @@ def _absent(folder: Path) -> str:
     if best is None:
         return "weights (model.safetensors or pytorch_model.bin)"
     if best.suffix == ".json":
-        shards = sorted(set(json.loads(best.read_text(encoding="utf-8"))["weight_map"].values()))
+        shards = _listed_shards(best)
         return next((shard for shard in shards if not (folder / shard).is_file()), "")
     return ""
+
+
+def _listed_shards(index: Path) -> list[str]:
+    """The files that an index of weights names, each in the index's own folder."""
+    try:
+        content = parse_json(index.read_bytes())
+        named = content["weight_map"].values()
+        return sorted({Path(name).name for name in named})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise EncoderError(f"{index}: not an index of weights: {error}; download the model again") from error
 
 
 def _not_here(model: str, kind: str, error: Exception) -> str:

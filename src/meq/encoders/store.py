@@ -7,12 +7,12 @@
         manifest.json                   written last: what was there when an encoding ended
 
 Contents are known by their fingerprint. The shards in the folder are the truth, and the index is made from them when it
-is opened: whoever adds a shard does so by one rename, and nobody needs a lock. Everything is JSON or safetensors.
+is opened: whoever adds a shard does so by one rename, and whoever reads needs no lock. One launch at a time writes to a
+store (`writing.filling`); another one is refused. Everything is JSON or safetensors.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from meq.core.options import nearest
+from meq.data.strict_json import parse_json
 from meq.encoders.contract import Encoder, Tokens
 from meq.encoders.shards import DTYPES, SHARD_NAME, DamagedError, Identity, Shard, StoreError, hash_matches
 
@@ -133,6 +134,13 @@ class Features:
         manifest = read_manifest(self.folder)
         return sorted(set(manifest.get("shards", {})) - set(self.shards) - {path.name for path in self.damaged})
 
+    def as_listed(self) -> bool:
+        """Whether the manifest lists the shards that are there, no more and no fewer."""
+        try:
+            return set(read_manifest(self.folder).get("shards", {})) == set(self.shards)
+        except DamagedError:
+            return False
+
 
 def shard_files(folder: Path) -> list[Path]:
     """The files in the folder that are named as shards are; a link that leads out of it is refused."""
@@ -155,7 +163,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """What the last encoding that ended left; empty before the first one has. Names that no shard has are refused."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = parse_json(path.read_bytes())
     except FileNotFoundError:
         return {}
     except (ValueError, OSError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -65,8 +66,9 @@ class TransformerImage(Encoder):
         return view_of(self.processor, (512, 512)).window
 
     def _encode(self, contents: Sequence[Content]) -> list[Tokens]:
-        images = [opened(content, self.name) for content in contents]
-        views = [view_of(self.processor, image.size) for image in images]
+        pictures = [opened(content, self.name, side=self._side()) for content in contents]
+        images = [image for image, _ in pictures]
+        views = [replace(view_of(self.processor, image.size), original=whole) for image, whole in pictures]
         for view, content in zip(views, contents, strict=True):
             view.check(str(content))
         # Without a crop, pictures of different forms stay so, and cannot share a batch.
@@ -80,6 +82,10 @@ class TransformerImage(Encoder):
             boxes = torch.cat([torch.full((prefix, 4), torch.nan), view.boxes(rows, columns)])
             made.append(Tokens(features=features.float().cpu().clone(), boxes=boxes))  # not a view that keeps the batch
         return made
+
+    def _side(self) -> int | None:
+        """How many pixels of a picture's shorter side are read; None where pictures are read as they are."""
+        return max(view_of(self.processor, (512, 512)).scaled) if getattr(self.processor, "do_resize", False) else None
 
     def _prepared(self, images: Sequence[Image.Image], *, whole: bool = False) -> Float[Tensor, "B C H W"]:
         return torch.stack([processed(self.processor, image, whole=whole) for image in images]).to(self.device)
@@ -97,10 +103,15 @@ def _part_for_pictures(model: nn.Module, name: str) -> nn.Module:
     return part
 
 
-def opened(content: Content, name: str) -> Image.Image:
+def opened(content: Content, name: str, *, side: int | None) -> tuple[Image.Image, Size]:
+    """The picture, of which `side` pixels of the shorter side are needed or all, and the size of the whole."""
     if not isinstance(content, Picture):
         raise TypeError(f"{name} reads pictures, got {type(content).__name__}")
-    return content.open().convert("RGB")
+    if side is not None:
+        image, whole = content.open_scaled(side)
+        return image.convert("RGB"), whole
+    image = content.open().convert("RGB")
+    return image, image.size
 
 
 def _tokens(output: Any) -> Float[Tensor, "B N W"]:

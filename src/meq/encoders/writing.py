@@ -1,17 +1,16 @@
 """Filling a feature store: shard by shard, each whole or not at all, the manifest last.
 
-A process may be killed at any moment, the disk may be full, another process may write to the same store: what was
-written stays, and the next encoding goes on from there.
+A process may be killed at any moment, and the disk may be full: what was written stays, and the next encoding goes on
+from there. One launch at a time writes to a store; others are refused, and may read meanwhile.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,13 +18,15 @@ from typing import Any, Protocol
 from meq.data.content import Content, Picture, Regions, SoundFile
 from meq.data.findings import DataError, Finding
 from meq.encoders.contract import Encoder, Tokens
+from meq.encoders.processes import Share
 from meq.encoders.shards import DamagedError, Identity, Kept, StoreError, as_kept, hash_matches, pack
-from meq.encoders.store import ENCODER, MANIFEST, Features, FeatureStore, read_manifest, shard_files
+from meq.encoders.store import ENCODER, MANIFEST, Features, FeatureStore, shard_files
+from meq.files import BusyError, alone, is_full, room_in_words, write_bytes
 
 BATCH = 32
 """Contents that are given to an encoder at once."""
 FORGOTTEN_SECONDS = 3600.0
-"""A half-written file that nobody has touched for so long is what a killed process left."""
+"""Where there are no locks: a half-written file that nobody has touched for so long is what a killed process left."""
 
 Bad = Callable[[bytes, Finding], None]
 """Told of a content that cannot be encoded, by its key; may raise."""
@@ -76,39 +77,24 @@ class ShardWriter:
 
     def finish(self) -> None:
         """Write the manifest, what is there now, unless it says so already."""
-        features = self.features
-        shards = {
-            name: {"bytes": shard.size, "contents": len(shard)} for name, shard in sorted(features.shards.items())
-        }
-        manifest = {
-            "encoder": asdict(self.identity),
-            "contents": len(features),
-            "truncated": sum(features.cut(place) for place in range(len(features))),
-            "shards": shards,
-        }
-        if manifest != read_manifest(features.folder):
-            self._write(MANIFEST, _json(manifest))
+        content, path = _manifest_of(self.features), self.features.folder / MANIFEST
+        if not path.is_file() or path.read_bytes() != content:
+            self._write(MANIFEST, content)
 
     def _begin(self) -> None:
-        folder = self.features.folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(
-                f"{folder} cannot be made: {error}. The store needs a folder that can be written"
-            ) from error
-        clear_forgotten(folder)
+        folder = _made(self.features.folder)
         if not (folder / ENCODER).exists():
-            self._write(ENCODER, _json(asdict(self.identity)))
+            self._write(ENCODER, _encoder_of(self.identity))
 
     def _write(self, name: str, content: bytes) -> None:
         path = self.features.folder / name
         try:
-            write_whole(path, content)
+            write_bytes(path, content)
         except OSError as error:
             size = f"{len(content) / 2**20:.1f} MB"
+            why = room_in_words(path) if is_full(error) else error.strerror or error
             raise StoreError(
-                f"{path} ({size}) cannot be written: {error.strerror or error}. The {len(self.features.shards)} shards "
+                f"{path} ({size}) cannot be written: {why}. The {len(self.features.shards)} shards "
                 "written before are whole and kept: make room, and encode again to go on from there"
             ) from error
 
@@ -125,6 +111,13 @@ def mend(store: FeatureStore, identity: Identity) -> list[str]:
     except DamagedError as error:
         lost = []
         damaged[features.folder / MANIFEST] = str(error)
+    expected = {ENCODER: _encoder_of(identity)}
+    if not damaged and features.as_listed():  # else an encoding was killed before it had written the manifest
+        expected[MANIFEST] = _manifest_of(features)
+    for name, content in expected.items():
+        path = features.folder / name
+        if path not in damaged and path.is_file() and path.read_bytes() != content:
+            damaged[path] = f"{path} is damaged: it does not say what the shards are"
     found = [*damaged.values(), *lost]
     if found and store.on_damage == "raise":
         raise DamagedError(f"{found[0]} ({len(found)} in all). To encode what is lost again: on_damage='encode'")
@@ -136,15 +129,11 @@ def mend(store: FeatureStore, identity: Identity) -> list[str]:
 def fill(
     sink: Sink, contents: Mapping[bytes, Callable[[], Content]], encoder: Encoder, *, bad: Bad, done: Done
 ) -> None:
-    """Encode the contents that are not there yet, batch by batch; a content is made when its turn comes.
-
-    Processes that do not know of each other begin at different batches, so that each finds done what the other did.
-    """
+    """Encode the contents that are not there yet, batch by batch; a content is made when its turn comes."""
     keys = list(contents)
-    batches = [keys[start : start + BATCH] for start in range(0, len(keys), BATCH)]
-    first = secrets.randbelow(len(batches)) if batches else 0
     try:
-        for batch in batches[first:] + batches[:first]:
+        for start in range(0, len(keys), BATCH):
+            batch = keys[start : start + BATCH]
             missing = {key: contents[key]() for key in batch if key not in sink}
             for key, tokens, cut in encode_batch(encoder, missing, bad):
                 sink.add(key, tokens, cut=cut)
@@ -209,40 +198,71 @@ def name_of(content: Content) -> str:
     return str(content) if isinstance(content, Picture | SoundFile) else type(content).__name__
 
 
-def clear_forgotten(folder: Path) -> None:
-    """Remove what killed processes left half-written; what is being written now is younger than that."""
-    for path in folder.glob(".writing-*"):
+def clear_forgotten(folder: Path, *, held: bool) -> None:
+    """Remove what killed processes left half-written: at once for who holds the store, else what is old enough."""
+    for path in [*folder.glob(".writing-*"), *folder.glob(".*.writing")]:
         try:
-            if time.time() - path.stat().st_mtime > FORGOTTEN_SECONDS:
+            if held or time.time() - path.stat().st_mtime > FORGOTTEN_SECONDS:
                 path.unlink()
         except FileNotFoundError:  # another process was faster
             continue
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write under a name of one's own, flush to disk, rename: the file appears whole or not at all."""
-    temporary = path.with_name(f".writing-{os.getpid()}-{secrets.token_hex(8)}")
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+@contextmanager
+def filling(store: FeatureStore, share: Share) -> Iterator[None]:
+    """The store, for one launch to write to: its first process holds it for all of them. A BusyError elsewhere."""
+    with ExitStack() as stack:
+        problem: str | None = None
+        if share.first:
+            try:
+                held = stack.enter_context(alone(_made(store.folder), busy(store.folder)))
+            except BusyError as error:
+                problem = str(error)
+            else:
+                for folder in store.folder.iterdir():
+                    clear_forgotten(folder, held=held)
+        said = share.collect([problem])[0][0]
+        if said is not None:
+            raise BusyError(said)
+        yield
 
 
-def _sync_folder(folder: Path) -> None:
-    """The rename itself is on disk only when the folder is; where folders cannot be opened, the system sees to it."""
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
+def busy(folder: Path) -> str:
+    return (
+        f"another process is filling the feature store {folder}: wait until it has finished, and the same command goes "
+        "on from what is there; or choose another store"
+    )
+
+
+def refuse_filling(store: FeatureStore) -> None:
+    """A BusyError if another process is writing to the store: worth asking before data is read."""
+    if store.folder.is_dir():
+        with alone(store.folder, busy(store.folder)):
+            pass
+
+
+def _made(folder: Path) -> Path:
     try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"{folder} cannot be made: {error}. The store needs a folder that can be written") from error
+    return folder
+
+
+def _encoder_of(identity: Identity) -> bytes:
+    return _json(asdict(identity))
+
+
+def _manifest_of(features: Features) -> bytes:
+    shards = {name: {"bytes": shard.size, "contents": len(shard)} for name, shard in sorted(features.shards.items())}
+    return _json(
+        {
+            "encoder": asdict(features.identity),
+            "contents": len(features),
+            "truncated": sum(features.cut(place) for place in range(len(features))),
+            "shards": shards,
+        }
+    )
 
 
 def _json(content: Any) -> bytes:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from meq.experiments.measures.contract import FOLDER
 from meq.experiments.study import Study, StudyError, read_study, run_place
-from meq.training.files import sha256, write_bytes
+from meq.files import sha256, write_bytes
 from meq.training.plain import dumps, loads, typed
 from meq.training.record import RECORD, read_record
 

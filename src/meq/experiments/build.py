@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from meq.core.backward import Backward, Checkpointed, Implicit, Phantom, Unrolled
+from meq.core.backward import Backward
 from meq.core.options import nearest
-from meq.core.solvers import Anderson, Broyden, Solver
+from meq.core.registry import BACKWARDS, SOLVERS
+from meq.core.solvers import Solver
 from meq.data.blanking import blank
-from meq.data.contract import DataSet
+from meq.data.contract import DataSet, Example, tensors_of
 from meq.data.registry import open_data
 from meq.data.request import DataRequest
 from meq.data.standardise import standardise
@@ -38,14 +39,6 @@ PENALTIES: Mapping[str, Callable[..., Penalty]] = {
     "jacobian-range": JacobianRange,
     "residual-correction": ResidualCorrection,
     "cross-floor": CrossFloor,
-}
-SOLVERS: Mapping[str, Callable[[], Solver | None]] = {"damped": lambda: None, "anderson": Anderson, "broyden": Broyden}
-"""None: the model's own damped iteration."""
-BACKWARDS: Mapping[str, Callable[[], Backward]] = {
-    "unrolled": Unrolled,
-    "checkpointed": Checkpointed,
-    "implicit": Implicit,
-    "phantom": Phantom,
 }
 TOLERANCES = {"model": 0.02, "block": 0.02, "flops": 0.25}
 """How far the best size may be off: sizes are whole numbers, layers above all."""
@@ -121,7 +114,7 @@ def build_model(study: Study, arm: ArmConfig, data: DataSet, seed: int) -> Fusio
 
 def sized_options(study: Study, arm: ArmConfig, data: DataSet) -> dict[str, Any]:
     """The arm's options, with the size that matches another arm."""
-    _check_options(study, arm)
+    check_arm(study, arm)
     options = dict(arm.options)
     if arm.model == "meq-gmlp":  # read off the data once, not for every size that is tried
         options["max_tokens"] = longest(data)
@@ -138,25 +131,39 @@ def sized_options(study: Study, arm: ArmConfig, data: DataSet) -> dict[str, Any]
 
 def build_objective(arm: ArmConfig, data: DataSet, floors: Mapping[str, float] | None = None) -> Objective:
     """The task and the arm's penalties; `floors` are those of a cross-floor that another arm's run sets."""
+    _check_penalties(arm)
     penalties = []
     for name, options in arm.penalties.items():
-        if name not in PENALTIES:
-            raise StudyError(f"the arm {arm.name!r}: there is no penalty {name!r}: {nearest(name, PENALTIES)}")
         extra = {"floors": dict(floors or {})} if name == "cross-floor" and arm.floor_from else {}
         penalties.append(PENALTIES[name](**options, **extra))
     return Objective(task=data.head, penalties=tuple(penalties))
 
 
+def check_arm(study: Study, arm: ArmConfig) -> None:
+    """What can be said of an arm before there is any data: whether there is such a model, solver and penalty."""
+    _check_options(study, arm)
+    _check_penalties(arm)
+    _check_iteration(arm)
+
+
 def set_iteration(model: FusionModel, arm: ArmConfig) -> None:
-    """The solver and the backward that the arm asks for."""
-    for what, name, known in (("solver", arm.solver, SOLVERS), ("backward", arm.backward, BACKWARDS)):
+    """The solver and the backward that the arm asks for; they are saved with the model from then on."""
+    _check_iteration(arm)
+    for what, name, known in (("solver", arm.solver, solvers()), ("backward", arm.backward, backwards())):
         if name is None:
             continue
-        if name not in known:
-            raise StudyError(f"the arm {arm.name!r}: there is no {what} {name!r}: {nearest(name, known)}")
         if not isinstance(model, Iterated):
             raise StudyError(f"the arm {arm.name!r}: {arm.model!r} does not iterate, it has no {what}")
         setattr(model, what, known[name]())
+
+
+def solvers() -> dict[str, Callable[[], Solver | None]]:
+    """By the names of a study, in small letters; "damped" is the model's own iteration."""
+    return {**{name.lower(): cls for name, cls in SOLVERS.items()}, "damped": lambda: None}
+
+
+def backwards() -> dict[str, Callable[[], Backward]]:
+    return {name.lower(): cls for name, cls in BACKWARDS.items()}
 
 
 def open_raw(config: DataConfig, places: Places) -> DataSet:
@@ -190,6 +197,24 @@ def _check_options(study: Study, arm: ArmConfig) -> None:
             raise StudyError(f"the arm {arm.name!r}: {arm.model!r} has no option {name!r}: {nearest(name, known)}")
 
 
+def _check_penalties(arm: ArmConfig) -> None:
+    for name in arm.penalties:
+        if name not in PENALTIES:
+            raise StudyError(f"the arm {arm.name!r}: there is no penalty {name!r}: {nearest(name, PENALTIES)}")
+
+
+def _check_iteration(arm: ArmConfig) -> None:
+    for what, given, known in (("solver", arm.solver, solvers()), ("backward", arm.backward, backwards())):
+        if given is not None and given not in known:
+            raise StudyError(f"the arm {arm.name!r}: there is no {what} {given!r}: {nearest(given, known)}")
+    if (arm.backward, arm.solver or "damped", arm.options.get("damping")) == ("implicit", "damped", "learned"):
+        raise StudyError(
+            f"the arm {arm.name!r} learns its damping, on which the equilibrium does not depend: with the backward "
+            "'implicit' it would have no gradient. Give a constant damping, or the backward unrolled, checkpointed or "
+            "phantom"
+        )
+
+
 def _matched_size(
     arm: ArmConfig, match: Matched, options: dict[str, Any], other: ArmConfig, others: dict[str, Any], data: DataSet
 ) -> int:
@@ -212,12 +237,20 @@ def _matched_size(
 def _typical(data: DataSet) -> dict[str, Tensor]:
     """One sample with the mean number of tokens of each modality."""
     few = list(data.splits["train"][:TYPICAL])
-    lengths = {
-        name: [len(x) if x.ndim > 1 else 0 for each in few if isinstance(x := each.content.get(name), Tensor)]
-        for name in data.widths
-    }
-    shapes = {name: round(sum(found) / len(found)) for name, found in lengths.items()}
-    return {name: torch.zeros(1, *([n] if (n := shapes[name]) else []), width) for name, width in data.widths.items()}
+    return {name: torch.zeros(1, *_typical_shape(few, name), width) for name, width in data.widths.items()}
+
+
+def _typical_shape(examples: Sequence[Example], name: str) -> list[int]:
+    """What stands before the width: [tokens], [] for one vector, [choices, tokens] where there are choices."""
+    contents = [content for each in examples if (content := each.content.get(name)) is not None]
+    found = [x for content in contents for x in tensors_of(content)]
+    if not found:
+        raise StudyError(f"none of the first {len(examples)} train examples has the modality {name!r}: it has no size")
+    tokens = round(sum(len(x) if x.ndim > 1 else 0 for x in found) / len(found))
+    choices = next((len(content) for content in contents if isinstance(content, tuple)), None)
+    if choices is not None:
+        return [choices, max(1, tokens)]
+    return [tokens] if tokens else []
 
 
 def _drawn_order(modalities: list[str], seed: int) -> Any:

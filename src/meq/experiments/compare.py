@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 from meq.experiments.study import Study
 from meq.training.record import FINISHED, RunRecord
 
 CALLED, NOT_CALLED, INCOMPLETE, REFERENCE = "called", "not called", "incomplete", "reference"
-ONE_SEED, NOT_A_NUMBER = "one seed", "not a number"
+TOO_FEW, ONE_SEED, NOT_A_NUMBER = "too few seeds", "one seed", "not a number"
+FEWEST = 3
+"""Seeds: the spread of two differences says next to nothing, and two that happen to be close would always be called."""
 
 Records = Mapping[tuple[str, int], RunRecord]
 """By arm and seed; runs that are not over are left out."""
@@ -55,12 +59,25 @@ def compare_groups(study: Study, records: Records, *, split: str, metric: str) -
 
 
 def verdict(differences: Sequence[float]) -> str:
-    """Called when |mean| > 2 sample standard deviations of the paired differences."""
+    """Called when |mean| > 2 sample standard deviations of the paired differences; of two seeds nothing follows."""
     if not all(math.isfinite(value) for value in differences):
         return NOT_A_NUMBER
-    if len(differences) < 2:
-        return ONE_SEED
+    if len(differences) < _fewest.get():
+        return TOO_FEW if _fewest.get() == FEWEST else ONE_SEED
     return CALLED if abs(statistics.fmean(differences)) > 2 * statistics.stdev(differences) else NOT_CALLED
+
+
+@contextmanager
+def called_with(seeds: int) -> Iterator[None]:
+    """Within: so many seeds are enough. For tables of an older form, in which two were, when they are verified."""
+    token = _fewest.set(seeds)
+    try:
+        yield
+    finally:
+        _fewest.reset(token)
+
+
+_fewest: ContextVar[int] = ContextVar("fewest seeds", default=FEWEST)
 
 
 def scored_pairs(records: Iterable[RunRecord]) -> list[tuple[str, str]]:

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from meq.training.files import sha256, write_bytes
+from meq.files import sha256, write_bytes
+from meq.models.hub import WEIGHTS
 from meq.training.plain import FormatError, dumps, loads, plain, typed
 
 MANIFEST = "manifest.json"
@@ -77,6 +78,11 @@ def inside(folder: Path, name: str) -> Path:
     if parts.is_absolute() or ".." in parts.parts or not (folder / name).resolve().is_relative_to(folder.resolve()):
         raise FormatError(f"{folder / MANIFEST}: {name!r} leads outside of the folder")
     return folder / name
+
+
+def may_be_absent(name: str) -> bool:
+    """Weights are large, and a study can be kept, and verified, without them."""
+    return "/checkpoints/" in name or name.endswith(f"/model/{WEIGHTS}")
 
 
 def files_below(folder: Path, place: str = "") -> list[str]:

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
+from meq.experiments.bootstrap import answers_of
 from meq.experiments.borrow import borrow_runs
-from meq.experiments.build import Places, Prepared, build_model, build_objective, prepare_data
+from meq.experiments.build import Places, Prepared, build_model, build_objective, check_arm, prepare_data
 from meq.experiments.executors.choice import Serial
 from meq.experiments.executors.one_run import recorded
-from meq.experiments.executors.scheduling import Ended, Executor, Job, in_words
-from meq.experiments.manifest import MANIFEST, Manifest, files_below, read_manifest, sealed, write_manifest
+from meq.experiments.executors.scheduling import Ended, Executor, Job, in_words, sharing_place
+from meq.experiments.manifest import (
+    MANIFEST,
+    Manifest,
+    files_below,
+    may_be_absent,
+    read_manifest,
+    sealed,
+    write_manifest,
+)
 from meq.experiments.manifest import SCHEMA as MANIFEST_SCHEMA
 from meq.experiments.measures import make_measure, measured_of, read_measured
-from meq.experiments.study import STUDY, TABLES, Study, StudyError, differences, read_study, run_place, study_text
+from meq.experiments.study import RUNS, STUDY, TABLES, Study, StudyError, differences, read_study, run_place, study_text
 from meq.experiments.tables import TABLE_FORMAT, records_of, table_files
-from meq.training.files import alone, write_bytes
-from meq.training.record import FAILED, RECORD, RunRecord, read_record
+from meq.files import FULL_WORDS, NoSpaceError, alone, free_bytes, in_bytes, is_full, remove, write_bytes
+from meq.training.record import FAILED, INTERRUPTED, RECORD, RunRecord, read_record, write_record
 
 
 def run_study(
@@ -44,14 +53,43 @@ def run_study(
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise StudyError("a study runs in one process; train single runs on several with `meq train`")
+    for arm in study.arms:
+        check_arm(study, arm)
     folder, console = Path(folder), console or Console(stderr=True)
-    manifest = _open(study, folder)
-    # two processes in one folder would train the same runs over each other
-    with alone(folder / STUDY, f"another process is running the study in {folder}"):
-        running = _Running(study, folder, manifest, console, retry_failed)
-        borrow_runs(study, folder, reuse, console)
-        running.run_all(places or Places(), on or Serial())
+    with _stopped_by_a_full_disk(folder), _held(folder):
+        manifest = _open(study, folder)
+        with alone(folder / STUDY, _busy(folder)):  # where folders have no locks, files may
+            running = _Running(study, folder, manifest, console, retry_failed)
+            borrow_runs(study, folder, reuse, console)
+            running.run_all(places or Places(), on or Serial())
     return list(records_of(folder, study).values())
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Two processes in one folder would train the same runs over each other, and clean up what the other writes."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder, _busy(folder)):
+        yield
+
+
+def _busy(folder: Path) -> str:
+    return f"another process is running the study in {folder}: wait until it has finished, or choose another folder"
+
+
+@contextmanager
+def _stopped_by_a_full_disk(folder: Path) -> Iterator[None]:
+    """A full disk is no result of any run: the study stops, wherever it was, and goes on once there is room."""
+    try:
+        yield
+    except Exception as error:
+        if not is_full(error):
+            raise
+        raise NoSpaceError(
+            f"the study in {folder} has stopped, since there is no room ({in_bytes(free_bytes(folder))} are free on "
+            "its disk); no run counts as failed for it. Make room, and the same command goes on from the checkpoints. "
+            f"What came in the way: {error}"
+        ) from error
 
 
 class _Running:
@@ -62,7 +100,7 @@ class _Running:
         self.console, self.retry_failed = console, retry_failed
 
     def run_all(self, places: Places, on: Executor) -> None:
-        _clean(self.folder.glob(".*.writing"))
+        self._clean_up()
         if self.manifest.table_format != TABLE_FORMAT:  # another version of meq wrote them
             self.manifest = replace(self.manifest, table_format=TABLE_FORMAT)
             self._seal_tables()
@@ -75,10 +113,22 @@ class _Running:
         self._refuse_other_data(prepared)
         check_study(self.study, prepared)
         job = Job(study=self.study, folder=self.folder, prepared=prepared, left=left, console=self.console)
+        problems = []
         with closing(on.work_off(job)) as runs_ended:  # whatever happens here, nothing goes on elsewhere
-            problems = [ended for ended in runs_ended if not self._take_in(ended)]
+            for ended in runs_ended:
+                if not self._take_in(ended):
+                    problems.append(ended)
+                    if ended.problem is not None and ended.problem.stops:
+                        raise NoSpaceError(f"{in_words(ended.run)}: {ended.problem}")
         if problems:
             _report(problems, len(left))
+        self._refuse_gone(runs)
+
+    def _clean_up(self) -> None:
+        """What a killed process left half-written; runs under way clean their own folders when they go on."""
+        for pattern in (".*.writing", f"{TABLES}/.*.writing", f"{RUNS}/*/.*.writing"):
+            remove(self.folder.glob(pattern))
+        shutil.rmtree(sharing_place(self.folder), ignore_errors=True)
 
     def _take_in(self, ended: Ended) -> bool:
         """Seal a run; False if it has no record to be sealed."""
@@ -91,22 +141,44 @@ class _Running:
         self._seal_run(place, record)
         return True
 
+    def _refuse_gone(self, runs: Sequence[tuple[str, int]]) -> None:
+        """Somebody may have removed files while others were made: a study without them has not ended well."""
+        gone = [run for run in runs if (record := recorded(self.folder / run_place(*run))) is None or not record.over]
+        if gone:
+            raise StudyError(
+                f"{len(gone)} of {len(runs)} runs were removed from {self.folder} while the study was running: "
+                f"{'; '.join(map(in_words, gone[:4]))}. The same command makes them again"
+            )
+        files = [name for name in self.manifest.files if not may_be_absent(name) and not (self.folder / name).is_file()]
+        if files:
+            raise StudyError(
+                f"{len(files)} files were removed from {self.folder} while the study was running, {files[0]} among "
+                "them: bring them back, or remove the folder and run the study anew"
+            )
+
     def _settled(self, arm: str, seed: int) -> bool:
         """Nothing is left to do for this run; one that was recorded but not sealed is sealed now."""
         place = run_place(arm, seed)
         record = recorded(self.folder / place)
         if record is None or not record.over:
             return False
-        if record.status == FAILED and self.retry_failed:
-            shutil.rmtree(self.folder / place)
-            self.manifest = sealed(self.manifest, self.folder, [], without=place)
-            self._seal_tables()
+        if record.status == FAILED and (self.retry_failed or _is_passing(record)):
+            self._reopen(place, record)
             return False
         if record.scored and any(read_measured(self.folder / place, name) is None for name in self.study.measures):
             return False
         if f"{place}/{RECORD}" not in self.manifest.files:
             self._seal_run(place, record)
         return True
+
+    def _reopen(self, place: str, record: RunRecord) -> None:
+        """A failed run is begun anew if that was asked for; one that a full disk stopped goes on where it was."""
+        if self.retry_failed:
+            shutil.rmtree(self.folder / place)
+        else:
+            write_record(self.folder / place, replace(record, status=INTERRUPTED, error=None))
+        self.manifest = sealed(self.manifest, self.folder, [], without=place)
+        self._seal_tables()
 
     def _refuse_other_data(self, prepared: Prepared) -> None:
         known = {
@@ -126,16 +198,17 @@ class _Running:
         where = self.folder / place
         if record.scored:
             shutil.rmtree(where / "checkpoints", ignore_errors=True)
-        _clean([*where.rglob(".*.writing"), *where.rglob(".saving-*")])
+        remove([*where.rglob(".*.writing"), *where.rglob(".saving-*")])
         self.manifest = sealed(self.manifest, self.folder, files_below(self.folder, place), without=place)
         self._seal_tables()
 
     def _seal_tables(self) -> None:
-        made = table_files(self.study, records_of(self.folder, self.study), measured_of(self.folder, self.study))
+        records, measured = records_of(self.folder, self.study), measured_of(self.folder, self.study)
+        made = table_files(self.study, records, measured, answers=answers_of(self.folder))
         (self.folder / TABLES).mkdir(exist_ok=True)
         for name, content in made.items():
             write_bytes(self.folder / TABLES / name, content)
-        _clean([path for path in (self.folder / TABLES).iterdir() if path.name not in made])
+        remove([path for path in (self.folder / TABLES).iterdir() if path.name not in made])
         self.manifest = sealed(self.manifest, self.folder, files_below(self.folder, TABLES), without=TABLES)
         write_manifest(self.folder, self.manifest)
 
@@ -148,6 +221,11 @@ def check_study(study: Study, prepared: Prepared) -> None:
         data = prepared.seen_by(arm)
         build_objective(arm, data)
         build_model(study, arm, data, study.seeds[0])
+
+
+def _is_passing(record: RunRecord) -> bool:
+    """It failed of something that is no fault of the run; versions before 0.2 recorded that as a failure."""
+    return record.error is not None and any(words in record.error.message for words in FULL_WORDS)
 
 
 def _report(problems: Sequence[Ended], count: int) -> None:
@@ -163,7 +241,7 @@ def _open(study: Study, folder: Path) -> Manifest:
     """The manifest of a folder that is new, or that holds this very study."""
     if not (folder / STUDY).is_file():
         if folder.exists():
-            _clean(folder.glob(".*.writing"))
+            remove(folder.glob(".*.writing"))
         if folder.exists() and any(folder.iterdir()):
             raise StudyError(f"{folder} is not empty and holds no study: choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
@@ -183,9 +261,3 @@ def _open(study: Study, folder: Path) -> Manifest:
     empty = Manifest(schema=MANIFEST_SCHEMA, study=study.name, table_format=TABLE_FORMAT, files={})
     write_manifest(folder, manifest := sealed(empty, folder, [STUDY]))
     return manifest
-
-
-def _clean(left_over: Iterable[Path]) -> None:
-    """Remove what a killed process, or an earlier state, left behind."""
-    for path in left_over:
-        shutil.rmtree(path) if path.is_dir() else path.unlink()

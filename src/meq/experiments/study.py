@@ -75,9 +75,9 @@ class ArmConfig:
     blank: tuple[str, ...] = field(default=(), metadata=SINCE)
     """Modalities that are zero for this arm, in training and in every evaluation."""
     solver: str | None = field(default=None, metadata=SINCE)
-    """A name of `meq.experiments.build.SOLVERS`; the model's own damped iteration unless given."""
+    """A name of `meq.core.SOLVERS` in small letters; the model's own damped iteration unless given."""
     backward: str | None = field(default=None, metadata=SINCE)
-    """A name of `meq.experiments.build.BACKWARDS`; unrolled unless given."""
+    """A name of `meq.core.BACKWARDS` in small letters; unrolled unless given."""
     floor_from: str | None = field(default=None, metadata=SINCE)
     """The arm whose measured cross-modal blocks, seed by seed, become the floors of this one's cross-floor penalty."""
 

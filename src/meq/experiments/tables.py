@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from meq.experiments.compare import ArmLine, Records, compare, compare_groups, scored_pairs
+from meq.experiments.bootstrap import DRAWS, Answers, Interval, intervals
+from meq.experiments.compare import FEWEST, ArmLine, Records, called_with, compare, compare_groups, scored_pairs
 from meq.experiments.measures import make_measure
 from meq.experiments.measures.contract import Values
+from meq.experiments.metrics import METRICS
 from meq.experiments.paper import PaperFigures, figures
 from meq.experiments.render import FORMATS, Cell, Column, Table
 from meq.experiments.study import Study, run_place
 from meq.training.record import RECORD, RunRecord, read_record
 
-TABLE_FORMAT = 1
+TABLE_FORMAT = 2
 """Raised when the same records give other bytes than before."""
-RUNS_TABLE = "runs"
+OLDER_FORMS: Mapping[int, int] = {1: 2}
+"""Forms that can still be made, and so verified: how many seeds they called a difference with; none had intervals."""
+RUNS_TABLE, BOOTSTRAP = "runs", "bootstrap"
+OVER_EXAMPLES = (
+    "Difference: arm minus {reference}, mean over paired seeds. Interval: a paired bootstrap, the middle 95 % of that "
+    f"difference over {DRAWS:,} draws of the examples with replacement. An example brings the answers of both arms and "
+    "all seeds; the metric is computed anew for each run and draw. It says how far the choice of examples matters "
+    "for these trained models; how far the seeds matter is in the table of means."
+)
 MEANING = (
     "Mean and spread (sample standard deviation) over seeds; difference: arm minus {reference}, mean over paired "
     "seeds; called: its absolute value exceeds twice the sample standard deviation of the paired differences."
@@ -34,26 +44,81 @@ def records_of(folder: Path, study: Study) -> Records:
 
 
 def make_tables(
-    study: Study, records: Records, measured: Mapping[str, Values] | None = None, *, paper: bool = False
+    study: Study,
+    records: Records,
+    measured: Mapping[str, Values] | None = None,
+    *,
+    paper: bool = False,
+    answers: Answers | None = None,
 ) -> dict[str, Table]:
-    """By name: one for each split and metric, those of the measures, and one that lists the runs."""
+    """By name: one for each split and metric, those of the measures, and one that lists the runs.
+
+    With `answers`, and once all runs are over, one more for each split and metric: intervals over examples.
+    """
     published = figures(study.paper) if paper else None
     made = {
         f"{split}-{_slug(metric)}": comparison_table(study, records, split=split, metric=metric, published=published)
         for split, metric in scored_pairs(records.values())
     }
+    if answers is not None and len(records) == len(list(study.runs())):
+        made |= interval_tables(study, records, answers)
     for name, values in (measured or {}).items():
         made |= make_measure(name, study.measures[name]).tables(study, values)
     return {**made, RUNS_TABLE: runs_table(study, records)}
 
 
-def table_files(study: Study, records: Records, measured: Mapping[str, Values] | None = None) -> dict[str, bytes]:
-    """Every table in every form, by file name."""
+def table_files(
+    study: Study,
+    records: Records,
+    measured: Mapping[str, Values] | None = None,
+    *,
+    answers: Answers | None = None,
+    form: int = TABLE_FORMAT,
+) -> dict[str, bytes]:
+    """Every table in every form of file, by file name; `form` is TABLE_FORMAT, or an older one to be verified."""
+    older = form != TABLE_FORMAT
+    with called_with(OLDER_FORMS[form] if older else FEWEST):
+        made = make_tables(study, records, measured, answers=None if older else answers)
     return {
-        f"{name}.{ending}": render(table).encode()
-        for name, table in make_tables(study, records, measured).items()
-        for ending, render in FORMATS.items()
+        f"{name}.{ending}": render(table).encode() for name, table in made.items() for ending, render in FORMATS.items()
     }
+
+
+def interval_tables(study: Study, records: Records, answers: Answers) -> dict[str, Table]:
+    """By name: arms against the reference over draws of the examples; none for a study of one arm."""
+    pairs = scored_pairs(records.values())
+    made = {}
+    for split in dict.fromkeys(split for split, _ in pairs):
+        metrics = [metric for other, metric in pairs if other == split and metric in METRICS]
+        for metric, found in intervals(study, records, answers, split=split, metrics=metrics).items():
+            if found:
+                made[interval_name(split, metric)] = _interval_table(study, found, split, metric)
+    return made
+
+
+def interval_name(split: str, metric: str) -> str:
+    return f"{split}-{_slug(metric)}-{BOOTSTRAP}"
+
+
+def is_interval_file(name: str) -> bool:
+    return Path(name).stem.endswith(f"-{BOOTSTRAP}")
+
+
+def _interval_table(study: Study, found: Sequence[Interval], split: str, metric: str) -> Table:
+    columns = (
+        Column(key="arm", title="arm"),
+        Column(key="seeds", title="seeds"),
+        Column(key="examples", title="examples"),
+        Column(key="difference", title=f"difference to {study.reference}", signed=True),
+        Column(key="low", title="95 % from", signed=True),
+        Column(key="high", title="to", signed=True),
+    )
+    rows = tuple(
+        (each.arm, f"{each.seeds} of {len(study.seeds)}", each.examples, each.difference, each.low, each.high)
+        for each in found
+    )
+    title = f"{study.name}: {study.question} ({metric} on {split}, over examples)"
+    return Table(title=title, columns=columns, rows=rows, notes=(OVER_EXAMPLES.format(reference=study.reference),))
 
 
 def comparison_table(

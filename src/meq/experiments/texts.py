@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meq.core.options import nearest
+from meq.experiments.bootstrap import answers_of
 from meq.experiments.measures import measured_of
 from meq.experiments.recipes import STUDIES
 from meq.experiments.render import FORMATS, Column, Table, as_text
@@ -40,7 +41,8 @@ def tables_text(
         raise StudyError(f"there is no format {form!r}: {nearest(form, FORMATS)}")
     if paper and study.paper is None:
         raise StudyError(f"the paper has no figures for the study {study.name!r}")
-    tables = make_tables(study, records_of(folder, study), measured_of(folder, study), paper=paper)
+    records, measured = records_of(folder, study), measured_of(folder, study)
+    tables = make_tables(study, records, measured, paper=paper, answers=answers_of(folder))
     for name in names:
         if name not in tables:
             raise StudyError(f"{folder} has no table {name!r}: {nearest(name, tables)}")

@@ -7,16 +7,17 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from meq.experiments.bootstrap import answers_of
 from meq.experiments.borrow import read_borrowed
-from meq.experiments.manifest import MANIFEST, Manifest, files_below, read_manifest
+from meq.experiments.manifest import MANIFEST, Manifest, files_below, may_be_absent, read_manifest
 from meq.experiments.measures import measured_of, read_measured
 from meq.experiments.measures.contract import FOLDER as MEASURES
 from meq.experiments.measures.contract import Measured, Values
 from meq.experiments.metrics import UnknownMetricError, recompute
 from meq.experiments.study import STUDY, TABLES, Study, read_study, run_place
-from meq.experiments.tables import TABLE_FORMAT, table_files
+from meq.experiments.tables import OLDER_FORMS, TABLE_FORMAT, is_interval_file, table_files
+from meq.files import sha256
 from meq.models.hub import WEIGHTS
-from meq.training.files import sha256
 from meq.training.plain import FormatError, plain
 from meq.training.predictions import Predictions, PredictionsError, read_predictions
 from meq.training.record import RECORD, HashedFile, RunRecord, read_record
@@ -110,7 +111,7 @@ class _Verifier:
                 self.found.hashes += 1
 
     def _absent(self, name: str) -> None:
-        if "/checkpoints/" not in name and not name.endswith(f"/model/{WEIGHTS}"):
+        if not may_be_absent(name):
             self._fault(name, "missing")
         elif self.require_checkpoints:
             self._fault(name, "missing, and checkpoints are required")
@@ -215,17 +216,25 @@ class _Verifier:
         if any(name.endswith(f"/{RECORD}") for name in self.changed) or STUDY in self.changed:
             self.found.notes.append("the tables were not rebuilt: the study or a record is damaged")
             return
-        if manifest is not None and manifest.table_format != TABLE_FORMAT:
-            words = f"written in form {manifest.table_format}, this version of meq writes form {TABLE_FORMAT}: "
+        form = TABLE_FORMAT if manifest is None else manifest.table_format
+        if form != TABLE_FORMAT and form not in OLDER_FORMS:
+            words = f"written in form {form}, this version of meq writes form {TABLE_FORMAT}: "
             words += "the command that ran the study rebuilds them"
             self._fault(MANIFEST, f"the tables cannot be compared: {words}")
             return
+        whole = not any("/predictions/" in name for name in self.changed)
+        if not whole:
+            self.found.notes.append("the intervals over examples were not rebuilt: answers are damaged")
         measured = self._measured(study, records)
-        rebuilt = table_files(study, records, measured) if (self.folder / TABLES).is_dir() or records else {}
+        answers = answers_of(self.folder) if whole else None
+        made = (self.folder / TABLES).is_dir() or records
+        rebuilt = table_files(study, records, measured, answers=answers, form=form) if made else {}
         there = (
             {Path(name).name for name in files_below(self.folder, TABLES)} if (self.folder / TABLES).is_dir() else set()
         )
         for name in sorted(rebuilt.keys() | there):
+            if not whole and is_interval_file(name):
+                continue
             place = f"{TABLES}/{name}"
             self.found.tables += 1
             if name not in rebuilt:

@@ -7,40 +7,65 @@ lacks is a row whose mask is False throughout.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor
 
 from meq.core.options import nearest
+from meq.core.state import under_autocast
 
 Features = dict[str, Tensor]
 TokenMasks = dict[str, Bool[Tensor, "B _"]]
 
 
 def admit(
-    features: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None, widths: Mapping[str, int]
+    features: Mapping[str, Any],
+    masks: Mapping[str, Any] | None,
+    widths: Mapping[str, int],
+    *,
+    like: Tensor | None = None,
 ) -> tuple[Features, TokenMasks]:
-    """Features and masks in the models' form; everything wrong with them is an error that names the modality."""
-    masks = dict(masks or {})
+    """Features and masks in the models' form; everything wrong with them is an error that names the modality.
+
+    `like` is a tensor in the dtype and on the device of the model.
+    """
+    features, masks = as_tensors(features, masks, like)
     _check_names(features, masks, widths)
     batch = _batch_size(features)
-    like = next(iter(features.values()))
+    first = next(iter(features.values()))
     tokens: Features = {}
     real: TokenMasks = {}
     for name, width in widths.items():
         if name not in features:  # absent for the whole batch
-            tokens[name] = like.new_zeros(batch, 1, width)
-            real[name] = torch.zeros(batch, 1, dtype=torch.bool, device=like.device)
+            tokens[name] = first.new_zeros(batch, 1, width)
+            real[name] = torch.zeros(batch, 1, dtype=torch.bool, device=first.device)
             continue
         x = _as_tokens(name, features[name], width)
+        if like is not None:
+            _check_kin(name, x, like)
         if name in masks:
             real[name] = _as_token_mask(name, masks[name], x)
             x = x.masked_fill(~real[name][..., None], 0)
         tokens[name] = x
-    if not torch.compiler.is_compiling() and like.device.type != "meta":
+    if not torch.compiler.is_compiling() and first.device.type != "meta":
         _check_values(tokens, real)
     return tokens, real
+
+
+def as_tensors(features: Any, masks: Any, like: Tensor | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Both as dicts of tensors: NumPy arrays and lists are converted, anything else is an error that names it."""
+    for label, given in (("features", features), ("masks", {} if masks is None else masks)):
+        if not isinstance(given, Mapping):
+            raise TypeError(
+                f"{label} must be a dict from modality to tensor, such as {{'image': x, 'text': y}}; got {_kind(given)}"
+            )
+    return (
+        {name: _as_tensor(name, x, like) for name, x in features.items()},
+        {name: _as_mask(name, mask, like) for name, mask in (masks or {}).items()},
+    )
 
 
 def drop_modalities(tokens: Features, real: TokenMasks, chance: Bool[Tensor, "B M"]) -> tuple[Features, TokenMasks]:
@@ -53,6 +78,63 @@ def drop_modalities(tokens: Features, real: TokenMasks, chance: Bool[Tensor, "B 
         mask = real.get(name, torch.ones(x.shape[:2], dtype=torch.bool, device=x.device))
         masks[name] = mask & ~dropped[:, column, None]
     return {name: x.masked_fill(~masks[name][..., None], 0) for name, x in tokens.items()}, masks
+
+
+def _as_tensor(name: str, x: Any, like: Tensor | None) -> Tensor:
+    if isinstance(x, Tensor):
+        return x
+    if x is None:
+        raise TypeError(f"{name!r} is None: leave its key out where the whole batch lacks it, or mask single samples")
+    if isinstance(x, np.ndarray | list | tuple):
+        return _converted(name, x, like)
+    read = ": a model reads numbers, so encode it first, see meq.encoders" if isinstance(x, str | bytes) else ""
+    raise TypeError(f"{name!r} must be a tensor of features, got {_kind(x)}{read}")
+
+
+def _converted(name: str, x: Any, like: Tensor | None) -> Tensor:
+    """Lists and arrays have no dtype of a model's, so they get that of this one; whole numbers in arrays stay as they
+    are, to be refused as in tensors: they are ids more often than features."""
+    whole = isinstance(x, np.ndarray) and x.dtype.kind not in "fV"
+    dtype = None if whole else torch.get_default_dtype() if like is None else like.dtype
+    try:
+        return torch.as_tensor(np.array(x) if isinstance(x, np.ndarray) else x, dtype=dtype).to(
+            "cpu" if like is None else like.device
+        )
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"{name!r} cannot be made a tensor of features: {error!s:.120}. Give rows of one length, numbers only"
+        ) from error
+
+
+def _as_mask(name: str, mask: Any, like: Tensor | None) -> Tensor:
+    if isinstance(mask, Tensor):
+        return mask
+    if not isinstance(mask, np.ndarray | list | tuple):
+        raise TypeError(f"the mask of {name!r} must be a boolean tensor (True = real token), got {_kind(mask)}")
+    try:
+        return torch.as_tensor(mask, device="cpu" if like is None else like.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"the mask of {name!r} cannot be made a tensor: {error!s:.120}") from error
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor | np.ndarray):
+        return f"{'a tensor' if isinstance(value, Tensor) else 'an array'} of shape {tuple(value.shape)}"
+    return f"{type(value).__name__}: {value!r:.40}"
+
+
+def _check_kin(name: str, x: Tensor, like: Tensor) -> None:
+    """Features on the model's device and in its dtype. Autocast brings dtypes together by itself."""
+    if x.device != like.device:
+        raise ValueError(
+            f"{name!r} is on {x.device}, the model on {like.device}: move one of them with .to({str(like.device)!r})"
+        )
+    if x.dtype != like.dtype and like.is_floating_point() and not under_autocast(x):
+        mend = {torch.float32: ".float()", torch.float64: ".double()"}.get(like.dtype, f".to({like.dtype})")
+        raise TypeError(
+            f"{name!r} is {x.dtype}, the model's weights are {like.dtype}: give the features as {mend}, "
+            f"or the model as model.to({x.dtype})"
+        )
 
 
 def _check_names(features: Mapping[str, Tensor], masks: Mapping[str, Tensor], widths: Mapping[str, int]) -> None:
@@ -79,9 +161,10 @@ def _batch_size(features: Mapping[str, Tensor]) -> int:
 
 def _as_tokens(name: str, x: Tensor, width: int) -> Tensor:
     if x.ndim not in (2, 3) or x.shape[-1] != width or not x.is_floating_point():
+        mend = "" if x.is_floating_point() else ": use .float() if these are features, and an encoder if they are ids"
         raise ValueError(
             f"{name!r} must be floating-point tokens (B N {width}) or vectors (B {width}), "
-            f"got {x.dtype} of shape {tuple(x.shape)}"
+            f"got {x.dtype} of shape {tuple(x.shape)}{mend}"
         )
     x = x[:, None] if x.ndim == 2 else x
     if x.shape[1] == 0:
@@ -91,7 +174,9 @@ def _as_tokens(name: str, x: Tensor, width: int) -> Tensor:
 
 def _as_token_mask(name: str, mask: Tensor, x: Tensor) -> Bool[Tensor, "B N"]:
     if mask.dtype != torch.bool:
-        raise TypeError(f"the mask of {name!r} must be boolean (True = real token), got {mask.dtype}")
+        raise TypeError(f"the mask of {name!r} must be boolean (True = real token), got {mask.dtype}: use .bool()")
+    if mask.device != x.device:
+        raise ValueError(f"the mask of {name!r} is on {mask.device}, its features are on {x.device}")
     shape = tuple(x.shape[:2])
     if tuple(mask.shape) == shape[:1]:
         mask = mask[:, None].expand(shape)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from meq.blocks.dropout import keep_masks
 from meq.core.operator import Operator
-from meq.core.options import nearest
+from meq.core.options import nearest, real_number, whole_number
 from meq.core.solution import Solution
 from meq.core.state import Masks, State
-from meq.models.admit import Features, TokenMasks, admit, drop_modalities
+from meq.models.admit import Features, TokenMasks, admit, as_tensors, drop_modalities
 from meq.models.heads import make_head
 from meq.models.hub import Saveable
 from meq.models.readout import Pooled, make_readout
@@ -33,6 +33,19 @@ class Output:
     """How the iteration went; None for a model that does not iterate."""
     branches: dict[str, Solution] = field(default_factory=dict)
     """The solutions of the inner nodes of a tree."""
+
+    def __repr__(self) -> str:
+        """Three lines: the answer, the states, how the iteration went."""
+        logits = "none, the model was built with classes=None" if self.logits is None else _shape(self.logits)
+        states = self.pooled if self.solution is None else self.solution.state
+        kind = "pooled" if self.solution is None else "states"
+        went = "none, the model does not iterate" if self.solution is None else self.solution.in_a_line()
+        lines = [
+            f"logits: {logits}",
+            f"{kind}: {', '.join(f'{name} {_shape(x)}' for name, x in states.items())}",
+            f"iteration: {went}",
+        ]
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +79,11 @@ class FusionModel(Saveable, nn.Module):
     ) -> None:
         super().__init__()
         _check_names(widths)
-        if not 0 <= modality_dropout < 1:
-            raise ValueError(f"modality_dropout must lie in [0, 1), got {modality_dropout}")
+        for label, size in (("dim", dim), ("heads", heads), ("head_width", head_width)):
+            whole_number(label, size)
+        if classes is not None:
+            whole_number("classes", classes)
+        real_number("modality_dropout", modality_dropout, wanted="must lie in [0, 1)", low=0.0, high=1.0)
         self.widths, self.classes, self.dim = dict(widths), classes, dim
         self.head_kind, self.modality_dropout = head, modality_dropout
         self.pool: Pooled = make_readout(readout, self.state_names, dim, heads)
@@ -84,7 +100,7 @@ class FusionModel(Saveable, nn.Module):
 
         A modality may be left out, for the batch (no key) or for a sample (a mask of False). With `seeds` each sample
         draws its dropout from its own generator. For multiple choice, modalities with one more axis (B A N W) hold a
-        value per choice.
+        value per choice. NumPy arrays and lists become tensors of the model's dtype; a tensor of another is an error.
         """
         if self.head_kind == "choices":
             return self._score_choices(features, masks, seeds)
@@ -132,13 +148,23 @@ class FusionModel(Saveable, nn.Module):
     def _answer(
         self, features: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None, seeds: Tensor | None
     ) -> Output:
-        tokens, real = admit(features, masks, self.widths)
+        tokens, real = admit(features, masks, self.widths, like=self._like)
         if self.training and self.modality_dropout > 0:
             tokens, real = drop_modalities(tokens, real, self._chance(tokens, seeds))
         fused = self.fuse(tokens, real, seeds)
         pooled = self.pool(fused.state, fused.masks)
         logits = None if self.head is None else self.head(self.summary(pooled))
         return Output(logits, pooled, fused.solution, fused.branches)
+
+    @property
+    def _like(self) -> Tensor | None:
+        """A parameter in the dtype and on the device that features must have; None where nobody can tell.
+
+        A compiled model was looked at before; one whose parts lie on several devices moves what it reads by itself.
+        """
+        if torch.compiler.is_compiling() or hasattr(self, "hf_device_map"):
+            return None
+        return next(iter(self.pool.stand_ins.values()))
 
     def _chance(self, tokens: Features, seeds: Tensor | None) -> Bool[Tensor, "B M"]:
         like = next(iter(tokens.values()))
@@ -150,6 +176,7 @@ class FusionModel(Saveable, nn.Module):
         self, features: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None, seeds: Tensor | None
     ) -> Output:
         """Every choice becomes a sample of its own; the logits come back as (B A)."""
+        features, masks = as_tensors(features, masks, self._like)
         counts = {name: x.shape[1] for name, x in features.items() if x.ndim == 4}
         if len(set(counts.values())) != 1:
             raise ValueError(f"multiple choice needs modalities of shape (B A N W) that agree on A, got A = {counts}")
@@ -159,7 +186,7 @@ class FusionModel(Saveable, nn.Module):
             return x.flatten(0, 1) if name in counts else x.repeat_interleave(choices, dim=0)
 
         features = {name: spread(name, x) for name, x in features.items()}
-        masks = {name: spread(name, mask) for name, mask in (masks or {}).items()}
+        masks = {name: spread(name, mask) for name, mask in masks.items()}
         seeds = None if seeds is None else seeds.repeat_interleave(choices)
         output = self._answer(features, masks, seeds)
         if output.logits is None:
@@ -167,9 +194,16 @@ class FusionModel(Saveable, nn.Module):
         return replace(output, logits=output.logits.unflatten(0, (-1, choices))[..., 0])
 
 
+def _shape(x: Tensor) -> str:
+    return f"{' x '.join(map(str, x.shape))} {str(x.dtype).removeprefix('torch.')}"
+
+
 def _check_names(widths: Mapping[str, int]) -> None:
+    if not isinstance(widths, Mapping) or not widths:
+        raise TypeError(f"widths must be a dict such as {{'image': 768, 'text': 384}}, got {widths!r:.80}")
     for name, width in widths.items():
+        if not isinstance(name, str):
+            raise TypeError(f"widths must name modalities by strings, got {name!r:.80}")
         if not name or "." in name or hasattr(nn.ModuleDict, name) or hasattr(nn.ParameterDict, name):
             raise ValueError(f"{name!r} cannot name a modality: use a word without dots that is no method of a dict")
-        if width < 1:
-            raise ValueError(f"the features of {name!r} must have a width of at least 1, got {width}")
+        whole_number(f"the width of the features of {name!r}", width)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from meq.blocks.attention import Attention
 from meq.blocks.inject import Injection
 from meq.blocks.mlp import FeedForward
-from meq.core.options import checked_options
+from meq.core.options import checked_options, whole_number
 from meq.core.state import State
 from meq.models.admit import Features, TokenMasks
 from meq.models.base import Fused, FusionModel
@@ -41,7 +41,8 @@ class SinglePass(FusionModel):
         head_width: int = 1024,
     ) -> None:
         """`hidden` is the width of the mixing layers' inside, 4 `dim` unless given; `depth` their number."""
-        self.hidden = 4 * dim if hidden is None else hidden
+        self.hidden = 4 * whole_number("dim", dim) if hidden is None else whole_number("hidden", hidden)
+        whole_number("depth", depth)
         super().__init__(
             widths, classes, dim, heads=heads, head=head, head_width=head_width, modality_dropout=modality_dropout
         )
@@ -134,7 +135,7 @@ class LowRankFusion(SinglePass):
         head: str = "classes",
         head_width: int = 1024,
     ) -> None:
-        self.rank = rank
+        self.rank = whole_number("rank", rank)
         shared: dict[str, Any] = {"modality_dropout": modality_dropout, "head": head, "head_width": head_width}
         super().__init__(widths, classes, dim, hidden=dim if hidden is None else hidden, **shared)
 

@@ -40,18 +40,22 @@ class Coupling(PreparedOperator):
     def prepare(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Context:
         """The context of one solve: what does not change along the iteration is computed here, once."""
         context: Context = {name: {} for name in ("injection", "own_keys", "cross_keys", "someone", "keep")}
-        context["masks"] = masks
+        context["masks"] = context["feature_masks"] = masks
+        context["features"] = features
         for name, side in self.sides.items():
             side.check({other: x.shape[1] for other, x in features.items()})
-            context["injection"][name] = side.enter(features[name], masks.get(name))
             others = [other for other in features if other != name]
             context["own_keys"][name], _ = readable_keys([name], features, masks)
             context["cross_keys"][name], context["someone"][name] = readable_keys(others, features, masks)
+        context["injection"] = self.injections(features, masks)
         if self.training and self.design.dropout > 0:
             context["keep"] = draw_keep_masks(
                 dict(self.sides.items()), context["injection"], self.design.dropout, seeds
             )
         return context
+
+    def injections(self, features: Features, masks: TokenMasks) -> State:
+        return {name: side.enter(features[name], masks.get(name)) for name, side in self.sides.items()}
 
     def state_masks(self, masks: TokenMasks) -> dict[str, Tensor]:
         """The features' masks in the shape of the states."""

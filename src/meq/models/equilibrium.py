@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from meq.core.options import checked_options
+from meq.core.backward import Backward, Unrolled
+from meq.core.iteration import TOLERANCE
+from meq.core.options import checked_options, switch
+from meq.core.solvers import Solver
 from meq.models.coupling import Coupling
 from meq.models.iterated import Iterated
 from meq.models.sides import Design, Parts
@@ -26,7 +29,9 @@ class MutualEquilibrium(Iterated):
         *,
         heads: int = 8,
         steps: int = 10,
-        tol: float = 1e-3,
+        tol: float = TOLERANCE,
+        solver: Solver | None = None,
+        backward: Backward = Unrolled(),
         mixer: str = "attention",
         max_tokens: Mapping[str, int] | None = None,
         hidden: int | None = None,
@@ -46,7 +51,8 @@ class MutualEquilibrium(Iterated):
         """`widths`: feature width per modality. `mixer`: attention, gmlp (needs `max_tokens`) or mlp (vectors).
 
         `hidden` is the feed-forwards' width, 4 `dim` unless given. `cross=False`, `own=False`, `gate=False` switch the
-        parts M, S and the soft gate off. `parts` replaces S, M or f of a modality by modules of your own.
+        parts M, S and the soft gate off. `parts` replaces S, M or f of a modality by modules of your own. `solver`, the
+        damped iteration unless given, `backward`, `steps` and `tol` say how it is run, and can be set again later.
         """
         if len(widths) < 2:
             raise ValueError(f"a mutual equilibrium needs at least two modalities, got {list(widths)}")
@@ -56,6 +62,8 @@ class MutualEquilibrium(Iterated):
             dim,
             steps=steps,
             tol=tol,
+            solver=solver,
+            backward=backward,
             damping=damping,
             readout=readout,
             heads=heads,
@@ -70,7 +78,7 @@ class MutualEquilibrium(Iterated):
             hidden=4 * dim if hidden is None else hidden,
             mixer=mixer,
             max_tokens=max_tokens,
-            gate_floor=gate_floor if gate else None,
+            gate_floor=gate_floor if switch("gate", gate) else None,
             cross=cross,
             own=own,
             start=start,

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
+import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from huggingface_hub import ModelHubMixin, hf_hub_download
+from huggingface_hub import ModelHubMixin
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from meq.core.options import nearest
+from meq.core.backward import Backward
+from meq.core.solvers import Solver
+from meq.models.find import fetched, missing_here
+from meq.models.fitting import built_for, read_config, read_header
 from meq.version import __version__
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+STAGING = ".saving-"
+"""What the folder of a save under way is called; one that a killed process left is removed by the next save."""
 Model = TypeVar("Model", bound="Saveable")
 
 
@@ -42,57 +51,112 @@ class Saveable(nn.Module, ModelHubMixin, library_name="meq", license="apache-2.0
         The config is the model's own, so `config` is accepted for the mixin's sake and not used.
         """
         folder = Path(save_directory)
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as staging:
-            super().save_pretrained(staging, model_card_kwargs=model_card_kwargs)
-            for file in sorted(Path(staging).iterdir()):
-                os.replace(file, folder / file.name)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(folder)
+            with tempfile.TemporaryDirectory(dir=folder, prefix=STAGING) as staging:
+                super().save_pretrained(staging, model_card_kwargs=model_card_kwargs)
+                _move_whole(Path(staging), folder)
+        except (OSError, SafetensorError) as error:
+            raise _unsaved(folder, error) from error
         return self.push_to_hub(repo_id or folder.name, **push_to_hub_kwargs) if push_to_hub else None
+
+    @classmethod
+    def from_pretrained(
+        cls: type[Model],
+        pretrained_model_name_or_path: str | Path,
+        *,
+        force_download: bool = False,
+        token: str | bool | None = None,
+        cache_dir: str | Path | None = None,
+        local_files_only: bool = False,
+        revision: str | None = None,
+        **options: Any,
+    ) -> Model:
+        """The model of a folder or of a repository `owner/name` of the Hub; `options` replace those it was saved with.
+
+        The config is held against the names and shapes of the stored tensors before anything of its size is made.
+        """
+        where = {
+            "force_download": force_download,
+            "token": token,
+            "cache_dir": cache_dir,
+            "local_files_only": local_files_only,
+            "revision": revision,
+        }
+        config = read_config(_file(pretrained_model_name_or_path, CONFIG, where))
+        weights_file = _file(pretrained_model_name_or_path, WEIGHTS, where)
+        header = read_header(weights_file)
+        build = built_for(cls, config, header, changes=options, source=str(pretrained_model_name_or_path))
+        model: Model = build()
+        model.load_state_dict(load_file(weights_file))
+        return model
 
     def to_config(self) -> dict[str, Any]:
         """Class name, version and options: all that loading needs besides the weights."""
         options = dict(self._hub_mixin_config or {})  # type: ignore[arg-type]
         return {"model": type(self).__name__, "meq_version": __version__, "options": options}
 
-    def _save_pretrained(self, save_directory: Path) -> None:
-        weights = {name: x.detach().contiguous().cpu() for name, x in self.state_dict().items()}
-        save_file(weights, save_directory / WEIGHTS, metadata={"format": "pt"})
-        (save_directory / CONFIG).write_text(json.dumps(self.to_config(), indent=2) + "\n", encoding="utf-8")
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The constructor's arguments, from the options of a config."""
+        return dict(options)
 
     @classmethod
-    def _from_pretrained(cls: type[Model], *, model_id: str, **rest: Any) -> Model:
-        where = {key: rest.pop(key) for key in ("revision", "cache_dir", "force_download", "local_files_only", "token")}
-        config = json.loads(_file(model_id, CONFIG, where).read_text(encoding="utf-8"))
-        model = _class_named(config, cls, model_id)(**{**config["options"], **rest})
-        weights = _file(model_id, WEIGHTS, where)
-        try:
-            model.load_state_dict(load_file(weights))
-        except SafetensorError as error:
-            raise ValueError(f"{weights} is damaged or not a safetensors file: {error}") from error
-        return model
+    def _encode_arg(cls, arg: Any) -> Any:
+        """What the mixin records of an argument; solvers and backwards are written by `to_config`, from the model."""
+        return None if isinstance(arg, Solver | Backward | type) else super()._encode_arg(arg)
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        config = json.dumps(self.to_config(), indent=2) + "\n"
+        weights = {name: x.detach().contiguous().cpu() for name, x in self.state_dict().items()}
+        save_file(weights, save_directory / WEIGHTS, metadata={"format": "pt"})
+        (save_directory / CONFIG).write_text(config, encoding="utf-8")
+        shutil.copymode(save_directory / CONFIG, save_directory / WEIGHTS)  # safetensors lets nobody else read
 
 
-def _file(model_id: str, name: str, where: dict[str, Any]) -> Path:
+def _file(place: str | Path, name: str, where: dict[str, Any]) -> Path:
     """A file of a saved model, from a local folder or the Hub."""
-    if not Path(model_id).is_dir():
-        return Path(hf_hub_download(repo_id=model_id, filename=name, **where))
-    path = Path(model_id) / name
+    if words := missing_here(place, "model"):
+        raise FileNotFoundError(words)
+    if not Path(place).is_dir():
+        return fetched(str(place), [name], what="model", **where)[0]
+    path = Path(place) / name
     if not path.is_file():
-        raise FileNotFoundError(f"{model_id} has no {name}: it is not a folder written by save_pretrained")
+        raise FileNotFoundError(f"{place} has no {name}: it is not a folder written by save_pretrained")
     return path
 
 
-def _class_named(config: dict[str, Any], cls: type[Model], model_id: str) -> type[Model]:
-    known = {each.__name__: each for each in (cls, *_descendants(cls))}
-    name = config.get("model")
-    if not isinstance(name, str) or "options" not in config:
-        raise ValueError(f"{model_id}/{CONFIG} does not name a model and its options: it was not written by meq")
-    if name not in known:
-        raise ValueError(
-            f"{model_id} holds a {name}, which {cls.__name__}.from_pretrained does not load: {nearest(name, known)}"
-        )
-    return known[name]
+def _move_whole(staging: Path, folder: Path) -> None:
+    """Every file on disk before the first one replaces what was there."""
+    files = sorted(staging.iterdir())
+    for file in files:
+        _flush(file)
+    for file in files:
+        os.replace(file, folder / file.name)
+    _flush(folder)
 
 
-def _descendants(cls: type[Model]) -> list[type[Model]]:
-    return [each for child in cls.__subclasses__() for each in (child, *_descendants(child))]
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    for path in folder.glob(f"{STAGING}*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _unsaved(folder: Path, error: OSError | SafetensorError) -> OSError:
+    """One kind of error, with its number, whoever was writing: safetensors knows of errors only as text."""
+    number = error.errno if isinstance(error, OSError) else None
+    if number is None and (found := re.search(r"os error (\d+)", str(error))):
+        number = int(found[1])
+    reason = os.strerror(number) if number else str(error)
+    room = " Make room and save again." if number in (errno.ENOSPC, errno.EDQUOT) else ""
+    return OSError(
+        number or errno.EIO, f"the model could not be saved to {folder}: {reason}. What was there before stays.{room}"
+    )

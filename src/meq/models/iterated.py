@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from meq.core.backward import Backward, Unrolled
+from meq.core.backward import Backward, check_backward
 from meq.core.operator import Operator
-from meq.core.options import nearest
+from meq.core.options import letters_apart, nearest, real_number, tolerance, whole_number
+from meq.core.registry import described, made_backward, made_solver
 from meq.core.solution import Solution
 from meq.core.solve import solve
-from meq.core.solvers import Damped, Solver
+from meq.core.solvers import Damped, Solver, check_solver
 from meq.core.state import State
 from meq.models.admit import Features, TokenMasks
 from meq.models.base import Fused, FusionModel
 
 Context = dict[str, Any]
-"""What stays the same along the iteration, every tensor batch-first: injections, keys' masks, dropout masks."""
+"""What stays the same along the iteration, every tensor batch-first: features, injections, keys' and dropout masks."""
 
 
 class PreparedOperator(Operator):
@@ -30,6 +32,14 @@ class PreparedOperator(Operator):
     @abstractmethod
     def prepare(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Context:
         """What does not change along the iteration is computed here, once."""
+
+    @abstractmethod
+    def injections(self, features: Features, masks: TokenMasks) -> State:
+        """f(x), by state: the part of `prepare` that depends on the values of the features."""
+
+    def injected_anew(self, inputs: Context) -> Context:
+        """The same context with f(x) computed again from its features, for who moves the features or the weights."""
+        return {**inputs, "injection": self.injections(inputs["features"], inputs["feature_masks"])}
 
     @abstractmethod
     def state_masks(self, masks: TokenMasks) -> dict[str, Tensor]:
@@ -59,11 +69,16 @@ class PreparedOperator(Operator):
 class Iterated(FusionModel):
     """A fusion model whose states are read at step K of an iteration.
 
-    `solver` and `backward` may be replaced at any time by other objects of `meq`: they are ways to run the model, not
-    part of it, and are not saved.
+    How it is run can be changed at any time by setting `solver`, `backward`, `steps` or `tol`. What is set is checked
+    there and then, and is what `save_pretrained` writes.
     """
 
     coupling: PreparedOperator
+    solver: Solver | None
+    """What replaces the damped iteration, if anything."""
+    backward: Backward
+    steps: int
+    tol: float
 
     def __init__(
         self,
@@ -73,16 +88,40 @@ class Iterated(FusionModel):
         *,
         steps: int,
         tol: float,
+        solver: Solver | None,
+        backward: Backward,
         damping: float | str,
         **rest: Any,
     ) -> None:
         super().__init__(widths, classes, dim, **rest)
-        self.steps, self.tol = steps, tol
-        self.backward: Backward = Unrolled()
-        self.solver: Solver | None = None
-        """What replaces the damped iteration, if anything."""
+        self.steps, self.tol, self.solver, self.backward = steps, tol, solver, backward
         self.damping = nn.Parameter(torch.tensor(0.5)) if damping == "learned" else _check_damping(damping)
         """The step, or the logit d of a learned one: sigmoid(d) starts at 0.62, as in the paper."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in RUN_BY:
+            value = RUN_BY[name](value)
+        elif not name.startswith("_") and name not in OWN:
+            _refuse_misspelling(name, type(self).__name__)
+        super().__setattr__(name, value)
+
+    def to_config(self) -> dict[str, Any]:
+        """As in `Saveable`; how the model is run is what is set now, whatever it was built with."""
+        config = super().to_config()
+        named = {
+            "solver": None if self.solver is None else described(self.solver),
+            "backward": described(self.backward),
+        }
+        return {**config, "options": {**config["options"], "steps": self.steps, "tol": self.tol, **named}}
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        read = dict(options)
+        if read.get("solver") is not None:
+            read["solver"] = made_solver(read["solver"])
+        if "backward" in read:
+            read["backward"] = made_backward(read["backward"])
+        return read
 
     @property
     def operator(self) -> PreparedOperator:
@@ -127,4 +166,32 @@ def _mean_over_real(gate: Tensor, mask: Tensor | None) -> Float[Tensor, " B"]:
 def _check_damping(damping: float | str) -> float:
     if isinstance(damping, str):
         raise ValueError(f"damping is a number or 'learned', got {damping!r}: {nearest(damping, ['learned'])}")
-    return damping
+    return real_number("damping", damping, wanted="must be a positive number or 'learned'", low=TINIEST)
+
+
+def _check_solver(solver: Any) -> Solver | None:
+    return None if solver is None else check_solver(solver)
+
+
+TINIEST = 5e-324
+"""The smallest positive number: a step of 0 would never move."""
+RUN_BY: Mapping[str, Callable[[Any], Any]] = {
+    "solver": _check_solver,
+    "backward": check_backward,
+    "steps": partial(whole_number, "steps"),
+    "tol": partial(tolerance, "tol"),
+}
+"""The attributes that say how a model is run, and what checks them."""
+OWN = ("pool",)
+"""Attributes of our own that look like one of them."""
+NEAR = 2
+"""So many letters away an attribute is taken for a misspelling."""
+
+
+def _refuse_misspelling(name: str, label: str) -> None:
+    for known in RUN_BY:
+        if letters_apart(name, known) <= NEAR:
+            raise AttributeError(
+                f"{label} has no {name!r}: did you mean {known!r}? It is run by {', '.join(RUN_BY)}; an attribute of "
+                "your own needs a name less like these, or one that begins with an underscore"
+            )

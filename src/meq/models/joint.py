@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from meq.blocks.inject import Injection, PooledInjection
-from meq.core.options import checked_options
+from meq.core.backward import Backward, Unrolled
+from meq.core.iteration import TOLERANCE
+from meq.core.options import checked_options, switch
+from meq.core.solvers import Solver
 from meq.core.state import State
 from meq.models.admit import Features, TokenMasks
 from meq.models.coupling import draw_keep_masks
@@ -29,12 +31,16 @@ class JointCoupling(PreparedOperator):
         self.side, self.design = side, design
 
     def prepare(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Context:
-        context: Context = {"injection": {JOINT: self.enter(features, masks)}, "masks": {}, "keep": {}}
+        context: Context = {"injection": self.injections(features, masks), "masks": {}, "keep": {}}
+        context["features"], context["feature_masks"] = features, masks
         context["own_keys"] = {JOINT: readable_keys(list(features), features, masks)[0]}
         context["lengths"] = {name: x.shape[1] for name, x in features.items()}
         if self.training and self.design.dropout > 0:
             context["keep"] = draw_keep_masks({JOINT: self.side}, context["injection"], self.design.dropout, seeds)
         return context
+
+    def injections(self, features: Features, masks: TokenMasks) -> State:
+        return {JOINT: self.enter(features, masks)}
 
     def start(self, inputs: Context) -> State:
         injection = inputs["injection"][JOINT]
@@ -134,7 +140,9 @@ class _JointModel(Iterated):
         *,
         heads: int = 8,
         steps: int = 10,
-        tol: float = 1e-3,
+        tol: float = TOLERANCE,
+        solver: Solver | None = None,
+        backward: Backward = Unrolled(),
         hidden: int | None = None,
         gate: bool = True,
         gate_floor: float = 0.0,
@@ -145,15 +153,25 @@ class _JointModel(Iterated):
         head: str = "classes",
         head_width: int = 1024,
     ) -> None:
-        shared: dict[str, Any] = {"heads": heads, "head": head, "head_width": head_width}
         super().__init__(
-            widths, classes, dim, steps=steps, tol=tol, damping=damping, modality_dropout=modality_dropout, **shared
+            widths,
+            classes,
+            dim,
+            steps=steps,
+            tol=tol,
+            solver=solver,
+            backward=backward,
+            damping=damping,
+            heads=heads,
+            head=head,
+            head_width=head_width,
+            modality_dropout=modality_dropout,
         )
         design = Design(
             dim=dim,
             heads=heads,
             hidden=4 * dim if hidden is None else hidden,
-            gate_floor=gate_floor if gate else None,
+            gate_floor=gate_floor if switch("gate", gate) else None,
             cross=False,
             start=start,
             dropout=dropout,

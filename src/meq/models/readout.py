@@ -42,7 +42,9 @@ class Merged(Pooled):
         self.attention = nn.ModuleDict({name: Attention(dim, heads) for name in modalities})
 
     def forward(self, state: State, masks: Masks) -> dict[str, Float[Tensor, "B D"]]:
-        return super().forward({name: self._mixed(name, state, masks) for name in state}, masks)
+        # a vector is one token of its own sample: as (B D) attention would take the batch for the tokens
+        tokens = {name: z if z.ndim == 3 else z[:, None] for name, z in state.items()}
+        return super().forward({name: self._mixed(name, tokens, masks) for name in tokens}, masks)
 
     def read_by(self, name: str, state: State) -> list[str]:
         return [other for other in state if other != name]

@@ -16,6 +16,7 @@ from meq.blocks.gate import SoftGate
 from meq.blocks.gmlp import SpatialMixer
 from meq.blocks.inject import Injection, PooledInjection
 from meq.blocks.mlp import MLP, FeedForward
+from meq.core.options import real_number, switch, whole_number
 from meq.core.state import State
 
 Slots = dict[str, dict[str, Tensor]]
@@ -39,12 +40,16 @@ class Design:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (self.cross or self.own):
+        if not (switch("cross", self.cross) or switch("own", self.own)):
             raise ValueError("own=False and cross=False leave nothing to iterate: keep one of them")
+        whole_number("hidden", self.hidden)
         if self.mixer != "mlp":
             check_heads(self.dim, self.heads)
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must lie in [0, 1), got {self.dropout}")
+        for name, longest in (self.max_tokens or {}).items():
+            whole_number(f"max_tokens of {name!r}", longest)
+        if self.gate_floor is not None:
+            real_number("gate_floor", self.gate_floor, wanted="must lie in [0, 1)", low=0.0, high=1.0)
+        real_number("dropout", self.dropout, wanted="must lie in [0, 1)", low=0.0, high=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +57,8 @@ class Parts:
     """Modules of your own for one modality.
 
     inject(x: B N W) -> B N D; own(z: B N D, mask: B N or None) -> B N D, and
-    cross(z: B N D, others: B M D, mask: B M or None) -> B N D with the other states' tokens one after the other.
+    cross(z: B N D, others: B M D, mask: B M or None) -> B N D with the other states' tokens one after the other. With
+    mixer="mlp" there is inject(x: B N W, mask: B N or None) -> B D alone.
     """
 
     inject: nn.Module | None = None

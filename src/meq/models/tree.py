@@ -10,8 +10,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from meq.blocks.mlp import MLP
-from meq.core.options import checked_options, nearest
+from meq.core.backward import Backward, Unrolled
+from meq.core.iteration import TOLERANCE
+from meq.core.options import checked_options, nearest, switch
 from meq.core.solution import Solution
+from meq.core.solvers import Solver
 from meq.models.admit import Features, TokenMasks
 from meq.models.base import Fused
 from meq.models.coupling import Coupling
@@ -43,7 +46,9 @@ class EquilibriumTree(Iterated):
         order: Order,
         heads: int = 8,
         steps: int = 10,
-        tol: float = 1e-3,
+        tol: float = TOLERANCE,
+        solver: Solver | None = None,
+        backward: Backward = Unrolled(),
         mixer: str = "attention",
         max_tokens: Mapping[str, int] | None = None,
         hidden: int | None = None,
@@ -60,9 +65,20 @@ class EquilibriumTree(Iterated):
         """`order` nests pairs of modality names; the other options are those of `MutualEquilibrium`."""
         self.order = _frozen(order)
         _check_order(self.order, widths)
-        shared: dict[str, Any] = {"heads": heads, "readout": readout, "head": head, "head_width": head_width}
         super().__init__(
-            widths, classes, dim, steps=steps, tol=tol, damping=damping, modality_dropout=modality_dropout, **shared
+            widths,
+            classes,
+            dim,
+            steps=steps,
+            tol=tol,
+            solver=solver,
+            backward=backward,
+            damping=damping,
+            readout=readout,
+            heads=heads,
+            head=head,
+            head_width=head_width,
+            modality_dropout=modality_dropout,
         )
         hidden = 4 * dim if hidden is None else hidden
         self.branches, self.combiners = nn.ModuleDict(), nn.ModuleDict()
@@ -74,7 +90,7 @@ class EquilibriumTree(Iterated):
                 hidden=hidden,
                 mixer=mixer,
                 max_tokens=max_tokens and {side: max_tokens.get(side, 1) for side in sides},
-                gate_floor=gate_floor if gate else None,
+                gate_floor=gate_floor if switch("gate", gate) else None,
                 start=start,
                 dropout=dropout,
             )

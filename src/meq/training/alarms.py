@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from meq.analysis.collapse import COUPLING_GONE, GATE_CLOSED, IDENTITY_BAND, SAME_STATE
+from meq.analysis.collapse import identity_in_words, is_one_state
 
 GROWTH = 10.0
 FAR_FROM_SETTLED = 0.2
@@ -54,18 +54,16 @@ def raised(history: Sequence[Vitals]) -> list[Alarm]:
 def _identity(history: Sequence[Vitals]) -> Alarm | None:
     """Gates closing, |J| at 1 and vanishing off-diagonal blocks: the update has become F(z) = z."""
     now = history[-1]
-    gate, coupling = max(now.gate.values(), default=1.0), max(now.cross_self.values(), default=1.0)
-    if gate > GATE_CLOSED or coupling > COUPLING_GONE or abs(now.jacobian_norm - 1) > IDENTITY_BAND:
+    found = identity_in_words(gates=now.gate.values(), cross_self=now.cross_self.values(), statistic=now.jacobian_norm)
+    if found is None:
         return None
+    floor = "or give the gate a floor, knowing that a floor alone does not restore the coupling"
     return Alarm(
         kind="identity collapse",
         epoch=now.epoch,
         message=(
-            f"the update has become the identity: the widest gate is open by {gate:.1e}, |J| is "
-            f"{now.jacobian_norm:.3f}, and cross-modal sensitivity is {coupling:.1e} of self-sensitivity, so no "
-            "information flows between the modalities although the residual looks small. The residual penalty rewards "
-            "this: set its weight (lambda_f) to 0, or give the gate a floor, knowing that a floor alone does not "
-            "restore the coupling"
+            f"{found}: no information flows between the modalities. The residual penalty rewards this: set its weight "
+            f"(lambda_f) to 0" + (f", {floor}" if now.gate else "")
         ),
         evidence={"gate": now.gate, "jacobian_norm": now.jacobian_norm, "cross_self": now.cross_self},
     )
@@ -74,7 +72,7 @@ def _identity(history: Sequence[Vitals]) -> Alarm | None:
 def _fixed_point(history: Sequence[Vitals]) -> Alarm | None:
     """Every input ends in the same state."""
     now = history[-1]
-    if now.samples < 2 or not now.spread < SAME_STATE:
+    if now.samples < 2 or not is_one_state(now.spread):
         return None
     return Alarm(
         kind="fixed-point collapse",

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from meq.data.contract import DataSet
 from meq.data.standardise import Standardisation
-from meq.models.hub import WEIGHTS
-from meq.training.files import sha256, write_bytes
+from meq.files import sha256, write_bytes
+from meq.models.hub import CONFIG, WEIGHTS
 from meq.training.plain import SINCE, FormatError, dumps, loads, typed
 from meq.training.predictions import Predictions, write_predictions
-from meq.training.record import EncoderFacts, HashedFile, Provenance, RunRecord
+from meq.training.record import RECORD, EncoderFacts, HashedFile, Provenance, RunRecord
+from meq.training.request import REQUEST
+from meq.training.seal import SEAL, write_seal
 
 TASK, CARD = "task.json", "README.md"
 SCHEMA = 1
+SPECIAL = re.compile(r"([\\`*_\[\]|~$#!@:]|(?<=www)\.)")
+"""What Markdown may take for markup; HTML is spelled as entities."""
+PLAIN_NAME = re.compile(r"[\w.,/@ -]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +72,18 @@ def bundled(
         columns={name: tuple(columns) for name, columns in data.facts.get("columns", {}).items()},
         label=data.facts["label"] if "columns" in data.facts else None,
     )
+    content = dumps(task).encode()
     write_bytes(folder / "model" / CARD, card(task, record).encode())
-    write_bytes(folder / "model" / TASK, dumps(task).encode())
+    write_seal(folder / "model", (CONFIG, WEIGHTS, CARD), to_come={TASK: content})
+    write_bytes(folder / "model" / TASK, content)
     return replace(record, predictions=files, checkpoint=checkpoint)
+
+
+def seal_run(folder: Path, record: RunRecord) -> None:
+    """The seal of all that the run wrote, the record to come included; the weights stand in the seal of the model."""
+    names = [file.file for file in record.predictions.values()]
+    names += [name for name in (REQUEST, f"model/{SEAL}") if (folder / name).is_file()]
+    write_seal(folder, names, to_come={RECORD: dumps(record).encode()})
 
 
 def read_task(path: Path) -> Task:
@@ -79,33 +95,53 @@ def read_task(path: Path) -> Task:
     return typed(Task, value, str(path))
 
 
-def check_weights(task: Task, weights: Path) -> None:
-    if sha256(weights) != task.weights_sha256:
+def check_weights(task: Task, weights: Path, *, hashed: str | None = None) -> None:
+    """Refuse weights that the task does not speak of; `hashed` is their SHA-256 where it is known already."""
+    if (hashed or sha256(weights)) != task.weights_sha256:
         raise FormatError(f"{weights} is not the file that was saved with {TASK}: its SHA-256 differs")
 
 
 def card(task: Task, record: RunRecord) -> str:
     """What somebody who finds the model on the Hub has to know."""
-    shown = ", ".join(task.labels[:12]) + (f", ... ({len(task.labels)} in all)" if len(task.labels) > 12 else "")
-    inputs = [f"- `{name}`: {width} numbers per token{_made_by(task, name)}" for name, width in task.widths.items()]
-    scores = [f"| {split} | {found[task.metric]:.4f} |" for split, found in record.metrics.items()]
+    shown = ", ".join(map(escaped, task.labels[:12])) + (
+        f", ... ({len(task.labels)} in all)" if len(task.labels) > 12 else ""
+    )
+    inputs = [
+        f"- {as_code(name)}: {width} numbers per token{_made_by(task, name)}" for name, width in task.widths.items()
+    ]
+    scores = [f"| {escaped(split)} | {found[task.metric]:.4f} |" for split, found in record.metrics.items()]
     lines = [
         "---\nlibrary_name: meq\ntags:\n- multimodal\n- deep-equilibrium\n---",
-        f"# {record.model['model']}, trained on {task.data}",
+        f"# {record.model['model']}, trained on {escaped(task.data)}",
         "```python\nfrom meq.experiments import load_run\n\n"
         'run = load_run("this folder, or the name of this repository")\nanswers = run.predict(examples)\n```',
         f"Answers: {shown or 'a number'}. Trainable parameters: {record.parameters:,}.",
         "\n".join(["Inputs:", "", *inputs]),
-        "\n".join([f"| split | {task.metric} |", "|---|---:|", *scores]),
+        "\n".join([f"| split | {escaped(task.metric)} |", "|---|---:|", *scores]),
         f"Weights of the {record.selected.by} epoch on {record.selected.split}, one run (seed {record.seed}).",
     ]
     return "\n\n".join(lines) + "\n"
 
 
+def escaped(text: str) -> str:
+    """Words of the data in one line of Markdown, shown as they are: nothing in them is markup or HTML."""
+    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return html.escape(SPECIAL.sub(r"\\\1", line), quote=False)
+
+
+def as_code(name: str) -> str:
+    """A name between backticks; one with odd characters, which cannot be escaped there, as words."""
+    return f"`{name}`" if PLAIN_NAME.fullmatch(name) else escaped(name)
+
+
 def _made_by(task: Task, modality: str) -> str:
     encoder = task.encoders.get(modality)
     scaled = task.standardisation is not None and modality in task.standardisation.mean
-    by = f", by `{encoder.name}` ({encoder.revision}, SHA-256 {encoder.sha256[:12]}...)" if encoder else ""
+    by = (
+        f", by {as_code(encoder.name)} ({escaped(encoder.revision)}, SHA-256 {encoder.sha256[:12]}...)"
+        if encoder
+        else ""
+    )
     return by + (", standardised" if scaled else "")
 
 

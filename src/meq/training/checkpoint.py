@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from meq.training.files import sha256, sync, write_json
+from meq.files import is_full, room_in_words, sha256, sync, write_json
 from meq.training.seeds import rng_state, set_rng_state
 
 MODEL, OPTIMISER, STATE, MANIFEST = "model.safetensors", "optimiser.safetensors", "state.json", "manifest.json"
@@ -47,6 +47,8 @@ class Checkpoints:
             save_file(_plain(model.state_dict()), staging / MODEL)
             save_file(_optimiser_tensors(optimiser), staging / OPTIMISER)
             write_json(staging / STATE, {"step": step, "progress": progress, "rng": rng_state()})
+            for name in (MODEL, OPTIMISER):  # safetensors makes files that only their owner can read
+                os.chmod(staging / name, (staging / STATE).stat().st_mode)
             write_json(staging / MANIFEST, {name: sha256(staging / name) for name in (MODEL, OPTIMISER, STATE)})
             for name in (MODEL, OPTIMISER):
                 sync(staging / name)
@@ -57,9 +59,14 @@ class Checkpoints:
         except (OSError, SafetensorError) as error:
             shutil.rmtree(staging, ignore_errors=True)
             good = self.newest()
+            why = room_in_words(final) if is_full(error) else error
             raise CheckpointError(
-                f"could not write the checkpoint {final}: {error}. "
-                + (f"The last good one is {good}; make room and resume from it" if good else "None was written before")
+                f"could not write the checkpoint {final}: {why}. "
+                + (
+                    f"The last good one is {good}; make room and resume from it"
+                    if good
+                    else "None was written before; make room and resume"
+                )
             ) from error
         self._prune()
         return final

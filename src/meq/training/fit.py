@@ -1,7 +1,11 @@
 """fit(): from features to a trained model, on one process or many, interrupted as often as it likes.
 
 One update sees `batch_size x processes x accumulate` samples. Which samples those are, their dropout and their probes
-depend on the seed, the step and the sample only, so the number of processes changes nothing but the time.
+depend on the seed, the step and the sample only, and losses and gradients are means over all of them, however they are
+shared out. What the number of processes does change is the order in which floating-point numbers are summed: the same
+update made by one process and by two agrees to rounding, not to the bit, and training carries the difference on.
+`tests/training/test_processes.py` holds the weights after two small epochs to a distance of 1e-9 of their norm in
+float64 and 1e-3 in float32. The same run on the same number of processes is the same to the bit, interrupted or not.
 """
 
 from __future__ import annotations
@@ -19,25 +23,28 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from meq.data.contract import Batch, DataSet, collate
+from meq.errors import Interrupted
+from meq.files import is_full
 from meq.models.base import FusionModel
-from meq.models.hub import WEIGHTS
+from meq.models.hub import CONFIG, WEIGHTS
 from meq.objectives import Loss, Objective
 from meq.training.alarms import Vitals, raised
 from meq.training.batches import Batches, with_last
-from meq.training.bundle import TASK, bundled
-from meq.training.checkpoint import Checkpoints
+from meq.training.bundle import TASK, bundled, seal_run
+from meq.training.checkpoint import CheckpointError, Checkpoints
 from meq.training.checks import check_model, check_splits, check_trackers
 from meq.training.config import TrainConfig
 from meq.training.environment import Session, session
 from meq.training.evaluation import labelled, predict_split, scores
 from meq.training.monitor import take_vitals
 from meq.training.optimiser import Schedule, make_optimiser
-from meq.training.plain import plain
+from meq.training.place import GoneError, RunPlace
 from meq.training.predictions import Predictions
 from meq.training.progress import LiveBar
 from meq.training.record import (
     FAILED,
     FINISHED,
+    INTERRUPTED,
     STOPPED,
     Progress,
     Provenance,
@@ -45,11 +52,15 @@ from meq.training.record import (
     RunRecord,
     blank_record,
     data_facts,
+    differences,
     read_record,
     selected,
     write_record,
 )
+from meq.training.request import write_request
+from meq.training.seal import SEAL
 from meq.training.seeds import sample_seeds
+from meq.training.signals import StopRequests
 
 
 class TrainingError(RuntimeError):
@@ -93,7 +104,7 @@ class Training:
         check_trackers(config.trackers)
         check_model(model, data)
         check_splits(data, config)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.place = RunPlace(self.folder)
         self.accelerator = Accelerator(
             cpu=not torch.accelerator.is_available(),  # or torchrun on CPUs would start runs that ignore each other
             mixed_precision=config.precision,
@@ -123,18 +134,27 @@ class Training:
         )
         self.schedule = Schedule(total_steps=total, peak=config.learning_rate, warmup=config.warmup, decay=config.decay)
         self.bar = LiveBar(total, shown=self.main, console=console)
+        self.stop = StopRequests(shown=self.main and not self.bar.console.quiet)
 
     def run(self, *, resume: bool) -> RunRecord:
-        self._begin(resume)
-        try:
-            record = self._run()
-        except KeyboardInterrupt:
-            self._write_record(self._record("interrupted"))
-            raise
-        except Exception as error:
-            self._write_record(replace(self._record(FAILED), error=self._error(error)))
-            raise
-        self._write_record(record)
+        """Train to the end. Ctrl-C and SIGTERM end it after the update under way, with a checkpoint to go on from.
+
+        While it runs, the folder is this process's own: another one that wants to train there gets a BusyError.
+        """
+        with self.place.held(self.accelerator), self.stop:
+            self._begin(resume)
+            try:
+                record = self._run()
+                self._close(record)
+            except KeyboardInterrupt:
+                self._write_record(self._record(INTERRUPTED))
+                raise
+            except Exception as error:
+                told = self._in_words(error)
+                self._write_ending(told, passing=is_full(error) or isinstance(error, torch.OutOfMemoryError))
+                if told is error:
+                    raise
+                raise told from error
         self.accelerator.end_training()
         return record
 
@@ -144,8 +164,10 @@ class Training:
             while self.progress.epoch < self.config.epochs and not self.progress.stopped:
                 self._train_epoch(started)
                 self._finish_epoch(started)
+                self._stop_if_asked(self._mean_and_stop(0.0)[1])
         self._keep_last()
-        return self._scored(self._record(STOPPED if self.progress.stopped else FINISHED))
+        with self.stop.at_once():
+            return self._scored(self._record(STOPPED if self.progress.stopped else FINISHED))
 
     # -- the parts of a run ------------------------------------------------------------------------------------------
 
@@ -153,11 +175,17 @@ class Training:
         found = any(self.checkpoints.folder.glob("step-*"))
         if found and not resume:
             raise TrainingError(f"{self.folder} already holds a run: resume it, or choose another folder")
+        self.place.refuse_too_little_room(self.accelerator, self.model, self.checkpoints)
         restored = self.checkpoints.load(self.model, self.optimiser, self.bar.say) if found else None
         if restored is not None:
             self._refuse_another_run()
             self.progress = Progress(**restored[1])
             self.bar.say(f"resuming {self.folder} after step {self.progress.step} of {self.schedule.total_steps}")
+        if self.main:
+            self.place.clean()
+            (self.folder / SEAL).unlink(missing_ok=True)  # written anew at the end
+            if self.provenance.request is not None and not found:
+                write_request(self.folder, self.provenance.request)
         self.sessions += (session(self.progress.step, self.accelerator.device),)
         if self.config.trackers:
             self.accelerator.init_trackers("meq", {name: str(x) for name, x in self.config.to_json().items()})
@@ -165,30 +193,31 @@ class Training:
 
     def _refuse_another_run(self) -> None:
         """A run goes on as it began, or its curves would be those of two different ones."""
-        began, now = read_record(self.folder), self._record("running")
-        for part in ("study", "arm", "config", "model", "objective", "data", "processes"):
-            old, new = plain(getattr(began, part)), plain(getattr(now, part))
-            if old != new:
-                what = [name for name in new if old.get(name) != new[name]] if isinstance(new, dict) else [part]
-                raise TrainingError(
-                    f"{self.folder} cannot be resumed: its {part} differs in {', '.join(what)}. "
-                    "Resume with the options it was begun with, or choose another folder"
-                )
+        began = read_record(self.folder)
+        for part, what in differences(began, self._record("running")).items():
+            raise TrainingError(
+                f"{self.folder} cannot be resumed: its {part} differs in {', '.join(what)}. "
+                "Resume with the options it was begun with, or choose another folder"
+            )
         self.sessions = began.sessions
 
     def _train_epoch(self, started: float) -> None:
         self.wrapped.train()
         progress = self.progress
         for micro_batches in self.batches.of_epoch(progress.epoch, progress.position):
-            loss = self._update(micro_batches)
-            progress.loss_sum += float(loss.total.detach())
+            loss, mean = self._update(micro_batches)
+            mean, stop = self._mean_and_stop(mean)
+            progress.loss_sum += mean
             progress.position, progress.step = progress.position + 1, progress.step + 1
-            self._show(loss)
-            if progress.step % self.config.checkpoint_every == 0 and progress.position < self.updates:
+            self._show(loss, mean)
+            due = progress.step % self.config.checkpoint_every == 0 and progress.position < self.updates
+            if due or stop:
                 self._checkpoint(started)
+            self._stop_if_asked(stop)
 
-    def _update(self, micro_batches: list[Batch]) -> Loss:
-        step = self.progress.step
+    def _update(self, micro_batches: list[Batch]) -> tuple[Loss, float]:
+        """One step of the optimiser: what the last micro-batch gave, and the mean loss over this process's."""
+        step, losses = self.progress.step, []
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.at(step)
         for last, batch in with_last(micro_batches):
@@ -199,15 +228,31 @@ class Training:
                 loss = self.objective(self.model, output, batch.target, seeds=seeds)
                 self._refuse_non_finite(loss.total, loss, batch)
                 self.accelerator.backward(loss.total / len(micro_batches))
+            losses.append(float(loss.total.detach()))
         norm = self.accelerator.clip_grad_norm_(self.wrapped.parameters(), self.config.clip)
         self._refuse_non_finite(torch.as_tensor(norm), loss, batch)
         self.optimiser.step()
         self.optimiser.zero_grad()
-        return loss
+        return loss, sum(losses) / len(losses)
+
+    def _mean_and_stop(self, loss: float) -> tuple[float, bool]:
+        """The mean over all processes, and whether one of them was asked to stop: then all stop at the same step."""
+        asked = self.stop.noted is not None
+        if self.accelerator.num_processes == 1:
+            return loss, asked
+        told = torch.tensor([loss, float(asked)], dtype=torch.float64, device=self.accelerator.device)
+        mean, some = self.accelerator.reduce(told, "mean").tolist()
+        return mean, some > 0
+
+    def _stop_if_asked(self, stop: bool) -> None:
+        """Only at a step that has its checkpoint."""
+        if stop:
+            self.bar.say(f"stopped after step {self.progress.step} of {self.schedule.total_steps}, with a checkpoint")
+            raise Interrupted(*([] if self.stop.noted is None else [self.stop.noted]))
 
     def _finish_epoch(self, started: float) -> None:
         progress = self.progress
-        found = self._scores(self._predict("dev"))
+        found = self._scores(self._predict_dev(started))
         score, loss = found[self.data.metric.name], found["loss"]
         entry = {
             "epoch": progress.epoch,
@@ -251,6 +296,15 @@ class Training:
             self.bar.say(f"ALARM, {alarm.kind} at epoch {alarm.epoch}: {alarm.message}")
             self.progress.stopped |= self.config.stop_on_alarm
 
+    def _predict_dev(self, started: float) -> Predictions:
+        """Answers to dev, which may take long: a run that is asked to stop comes back to them."""
+        try:
+            with self.stop.at_once():
+                return self._predict("dev")
+        except Interrupted:
+            self._save_checkpoint(started)  # other processes may be elsewhere by now: nobody is waited for
+            raise
+
     def _predict(self, split: str) -> Predictions:
         size = self.config.batch_size
         return predict_split(self.model, self.data, split, accelerator=self.accelerator, batch_size=size)
@@ -260,7 +314,10 @@ class Training:
 
     def _scored(self, record: RunRecord) -> RunRecord:
         """The selected weights on every labelled split that was not trained on."""
-        self.model.load_state_dict(load_file(self.folder / "model" / WEIGHTS))
+        weights = self.folder / "model" / WEIGHTS
+        if not weights.is_file():
+            raise GoneError(f"{weights} is gone: it was removed while the run went on. Train again in another folder")
+        self.model.load_state_dict(load_file(weights))
         splits = [name for name, split in self.data.splits.items() if name != "train" and labelled(split)]
         answers = {split: self._predict(split) for split in splits}
         record = replace(record, metrics={split: self._scores(found) for split, found in answers.items()})
@@ -285,8 +342,8 @@ class Training:
         )
         raise TrainingError(message, ids)
 
-    def _show(self, loss: Loss) -> None:
-        numbers = {"loss": float(loss.total.detach())}
+    def _show(self, loss: Loss, mean: float) -> None:
+        numbers = {"loss": mean}
         if "jacobian_norm" in loss.statistics:
             numbers["jacobian"] = float(loss.statistics["jacobian_norm"].nanmean())
         residuals = [float(x.nanmean()) for name, x in loss.statistics.items() if name.startswith("residual/")]
@@ -295,10 +352,14 @@ class Training:
         self.bar.update(self.progress.step, self.progress.epoch, **numbers)
 
     def _checkpoint(self, started: float) -> None:
+        self._save_checkpoint(started)
+        self.accelerator.wait_for_everyone()
+
+    def _save_checkpoint(self, started: float) -> None:
         self.progress.seconds = time.monotonic() - started
         if self.main:
+            self.place.refuse_gone()
             self.checkpoints.save(self.progress.step, self.model, self.optimiser, asdict(self.progress))
-        self.accelerator.wait_for_everyone()
 
     def _keep_last(self) -> None:
         if self.main and (self.config.select == "last" or self.progress.best is None):
@@ -306,8 +367,35 @@ class Training:
         self.accelerator.wait_for_everyone()
 
     def _save_model(self) -> None:
-        (self.folder / "model" / TASK).unlink(missing_ok=True)  # it states the weights' hash, and is written at the end
+        self.place.refuse_gone()
+        for name in (TASK, SEAL):  # they state the weights' hash, and are written at the end
+            (self.folder / "model" / name).unlink(missing_ok=True)
         self.model.save_pretrained(self.folder / "model")
+        options = self.folder / "model" / CONFIG
+        (self.folder / "model" / WEIGHTS).chmod(options.stat().st_mode)  # safetensors writes for its owner only
+
+    def _in_words(self, error: Exception) -> Exception:
+        """What a user can do something about, said with the way on; any other error as it is."""
+        if self.place.gone():
+            return self.place.gone_error()
+        if is_full(error) and not isinstance(error, CheckpointError):
+            return self.place.full_error(self.checkpoints.newest())
+        if isinstance(error, torch.OutOfMemoryError):
+            return TrainingError(
+                f"the device has not enough memory for this run at step {self.progress.step} (batch_size "
+                f"{self.config.batch_size}, accumulate {self.config.accumulate}). Resume it with half the batch_size "
+                "and twice the accumulate: every update sees the same samples, a part of them at a time"
+            )
+        return error
+
+    def _write_ending(self, error: Exception, *, passing: bool) -> None:
+        """Failed; or only interrupted, where what stood in the way may pass and the run can be resumed."""
+        record = replace(self._record(INTERRUPTED if passing else FAILED), error=self._error(error))
+        try:
+            self._write_record(record)
+        except OSError as again:  # the record on disk says "running", from which a run is resumed just as well
+            if not is_full(again):
+                raise
 
     def _error(self, error: Exception) -> RunError:
         message = str(error).replace(f"{self.folder}/", "")  # the folder may be moved
@@ -327,6 +415,13 @@ class Training:
             wall_seconds=progress.seconds,
         )
 
-    def _write_record(self, record: RunRecord) -> None:
+    def _close(self, record: RunRecord) -> None:
+        """The seal, then the record: whoever finds a finished one finds it sealed."""
         if self.main:
+            self.place.refuse_gone()
+            seal_run(self.folder, record)
+            write_record(self.folder, record)
+
+    def _write_record(self, record: RunRecord) -> None:
+        if self.main and not self.place.gone():
             write_record(self.folder, record)

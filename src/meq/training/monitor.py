@@ -7,7 +7,8 @@ from torch import Tensor
 
 from meq.analysis.differential import some_samples
 from meq.analysis.jacobian import block_statistics, cross_self_ratio, whole_statistic
-from meq.analysis.spectrum import spectral_radius
+from meq.analysis.spectrum import leading_eigenvalue
+from meq.analysis.subject import held_still
 from meq.core.solution import Stop
 from meq.data.contract import Batch
 from meq.models.base import FusionModel
@@ -18,30 +19,33 @@ def take_vitals(model: FusionModel, batch: Batch, epoch: int, *, radius_samples:
     """Measure a model that iterates on some held-out samples, dropout off; None for one that does not iterate."""
     if model.operator is None:
         return None
-    was_training = model.training
-    model.eval()
+    with held_still(model):
+        return _measured(model, batch, epoch, radius_samples)
+
+
+def _measured(model: FusionModel, batch: Batch, epoch: int, radius_samples: int) -> Vitals:
     with torch.no_grad():
         output = model(batch.features, batch.masks)
     solution = output.solution
     assert solution is not None
-    diverged = sum(stop is Stop.DIVERGED for stop in solution.stop)
-    blocks = block_statistics(model.operator, solution)
-    few = some_samples(solution, range(min(radius_samples, len(batch))))
-    vitals = Vitals(
+    finite = [row for row, stop in enumerate(solution.stop) if stop is not Stop.DIVERGED]
+    diverged = len(batch) - len(finite)
+    operator, measured = model.operator, some_samples(solution, finite) if finite else solution
+    blocks = block_statistics(operator, measured)
+    few = some_samples(measured, range(min(radius_samples, len(measured.steps))))
+    return Vitals(
         epoch=epoch,
-        jacobian_norm=_mean(whole_statistic(blocks, solution)),
-        residual=max(_mean(rows) for rows in solution.final_residual.values()),
-        gate={name: _mean(values) for name, values in model.gates(solution).items()},
+        jacobian_norm=_mean(whole_statistic(blocks, measured)),
+        residual=max(_mean(rows) for rows in measured.final_residual.values()),
+        gate={name: _mean(values) for name, values in model.gates(measured).items()},
         cross_self={name: _mean(values) for name, values in cross_self_ratio(blocks).items()},
-        spread=_spread(output.pooled),
-        radius=float(spectral_radius(model.operator, few, tol=1e-3).max())
+        spread=_spread({name: x[finite] for name, x in output.pooled.items()}),
+        radius=float(leading_eigenvalue(operator, few, tol=1e-3, norms=False).radius.max())
         if radius_samples and not diverged
         else torch.nan,
         diverged=diverged,
         samples=len(batch),
     )
-    model.train(was_training)
-    return vitals
 
 
 def _spread(pooled: dict[str, Tensor]) -> float:

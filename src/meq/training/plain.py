@@ -15,6 +15,8 @@ from functools import cache
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from meq.core.options import nearest
+from meq.data.strict_json import JsonError, parse_json
+from meq.foreign import shown
 
 NOT_FINITE = "not finite"
 LATER = "later"
@@ -26,6 +28,9 @@ Kind = TypeVar("Kind")
 class FormatError(ValueError):
     """JSON that does not say what it should; the message names the file and the field."""
 
+    def __init__(self, message: str) -> None:
+        super().__init__(shown(message))
+
 
 def dumps(value: Any) -> str:
     """A dataclass or plain value as strict JSON, one field per line."""
@@ -35,21 +40,14 @@ def dumps(value: Any) -> str:
 def loads(text: str | bytes, where: str) -> Any:
     """The plain values of strict JSON; a bare NaN and a key that is there twice are errors."""
 
-    def refuse(constant: str) -> None:
-        raise FormatError(f"{where}: {constant} is not JSON")
-
-    def unique(pairs: list[tuple[str, Any]]) -> Any:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            raise FormatError(f"{where}: a key is there twice among {', '.join(key for key, _ in pairs)}")
+    def number(found: dict[str, Any]) -> Any:
         return _not_finite(found[NOT_FINITE], where) if found.keys() == {NOT_FINITE} else found
 
     try:
-        return json.loads(text, parse_constant=refuse, object_pairs_hook=unique)
-    except FormatError:
-        raise
-    except (ValueError, TypeError, RecursionError) as error:  # JSON, UTF-8, or a number that is none
-        raise FormatError(f"{where}: not JSON: {error}") from error
+        return parse_json(text, hook=number)
+    except JsonError as error:
+        place = f" (line {error.line}, column {error.column})" if error.line else ""
+        raise FormatError(f"{where}: {error}{place}") from error
 
 
 def _not_finite(word: Any, where: str) -> float:
@@ -127,7 +125,10 @@ def _hints(kind: Any) -> dict[str, Any]:
 
 def _scalar(kind: Any, value: Any, where: str, field: str) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError as error:
+            raise FormatError(f"{where}: the field {field!r} is a number that no float can hold") from error
     names = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
     right = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
     return value if right else _expect(value, (), where, field, names[kind])

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from meq.training.files import write_bytes
+from meq.files import write_bytes
 
 
 class PredictionsError(ValueError):

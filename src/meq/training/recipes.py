@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from meq import models
 from meq.core.options import nearest
-from meq.data.contract import DataSet
+from meq.data.contract import DataSet, tensors_of
 from meq.data.findings import Finding, Findings
 from meq.data.request import DataRequest
 from meq.data.standardise import standardise
@@ -28,7 +27,7 @@ from meq.objectives import JacobianRange, Objective, ResidualCorrection
 from meq.training.config import TrainConfig
 from meq.training.fit import Training
 from meq.training.record import Provenance, RunRecord
-from meq.training.request import RunRequest, write_request
+from meq.training.request import RunRequest
 from meq.training.seeds import seed_everything
 
 ARMS: Mapping[str, tuple[Callable[..., FusionModel], dict[str, Any]]] = {
@@ -187,18 +186,16 @@ def train_arm(
     penalties = (JacobianRange(weight=lambda_j), ResidualCorrection(weight=lambda_f))
     objective = Objective(task=data.head, penalties=penalties if model.operator is not None else ())
     training = Training(model, data, objective, folder, config, provenance=provenance)
-    request = None if provenance is None else provenance.request
-    begun = any(training.checkpoints.folder.glob("step-*"))  # then the request of that run stays
-    if training.main and request is not None and not begun:
-        write_request(folder, request)
     record = training.run(resume=resume)
     return record if training.main else None
 
 
 def longest(data: DataSet) -> dict[str, int]:
     """The most tokens that an example has, by modality."""
-    examples = [example for split in data.splits.values() for example in split]
-    return {
-        name: max(len(x) for example in examples if isinstance(x := example.content.get(name), Tensor))
-        for name in data.widths
-    }
+    lengths = dict.fromkeys(data.widths, 0)
+    for split in data.splits.values():
+        for example in split:
+            for name in lengths:
+                counts = [len(x) if x.ndim > 1 else 1 for x in tensors_of(example.content.get(name))]
+                lengths[name] = max(lengths[name], *counts, 0)
+    return lengths

@@ -10,18 +10,24 @@ from typing import Any
 from meq.core.options import nearest
 from meq.data.contract import DataSet
 from meq.data.standardise import Standardisation
+from meq.files import write_bytes
 from meq.models.base import FusionModel
 from meq.objectives import Objective
 from meq.training.config import TrainConfig
 from meq.training.environment import Session
-from meq.training.files import write_bytes
-from meq.training.plain import FormatError, dumps, loads, typed
+from meq.training.plain import FormatError, dumps, loads, plain, typed
 from meq.training.request import RunRequest
 
 RECORD = "record.json"
 SCHEMA = 1
-FINISHED, STOPPED, FAILED = "finished", "stopped by an alarm", "failed"
-STATUSES = ("running", "interrupted", FINISHED, STOPPED, FAILED)
+FINISHED, STOPPED, FAILED, INTERRUPTED = "finished", "stopped by an alarm", "failed", "interrupted"
+LATER = ("solver", "backward")
+"""Options of models that records of older versions do not name."""
+STATUSES = ("running", INTERRUPTED, FINISHED, STOPPED, FAILED)
+
+
+SHARING = ("batch_size", "accumulate")
+"""How an update is shared out, with the number of processes."""
 
 
 @dataclass
@@ -108,7 +114,7 @@ class HashedFile:
 
 @dataclass(frozen=True, kw_only=True)
 class RunError:
-    """Why a run failed."""
+    """Why a run failed, or what interrupted it: a full disk, a device without memory."""
 
     kind: str
     message: str
@@ -188,6 +194,38 @@ def read_record(folder: Path) -> RunRecord:
     if schema is None:
         raise FormatError(f"{path}: the field 'schema' is missing: not a run record, or one from before version 1")
     return typed(RunRecord, value, str(path))
+
+
+def differences(began: RunRecord, now: RunRecord) -> dict[str, list[str]]:
+    """In what the beginning of a run and its continuation are not the same run: by part, the fields that differ.
+
+    How an update is shared out among processes and micro-batches may change, as when the memory was too small: the
+    update sees the same samples. How many it sees may not.
+    """
+    found: dict[str, list[str]] = {}
+    for part in ("study", "arm", "config", "model", "objective", "data"):
+        old, new = plain(getattr(began, part)), plain(getattr(now, part))
+        if part == "model":
+            old = _with_later_options(old, new)
+        names = [name for name in new if old.get(name) != new[name]] if isinstance(new, dict) else [part]
+        if part == "config" and _per_update(began) == _per_update(now):
+            names = [name for name in names if name not in SHARING]
+        if old != new and names:
+            found[part] = names
+    if "config" not in found and _per_update(began) != _per_update(now):
+        found["processes"] = ["processes"]
+    return found
+
+
+def _with_later_options(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Options that older records do not name: their runs took them from the same study as now."""
+    added = {name: new["options"][name] for name in LATER if name in new["options"] and name not in old["options"]}
+    return {**old, "options": {**old["options"], **added}}
+
+
+def _per_update(record: RunRecord) -> int:
+    sizes = [int(record.config[name]) for name in SHARING]
+    return sizes[0] * sizes[1] * record.processes
 
 
 def data_facts(data: DataSet, fingerprint: str, provenance: Provenance) -> DataFacts:

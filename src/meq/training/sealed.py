@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar
 
-from meq.training.files import write_bytes
+from meq.files import write_bytes
 from meq.training.plain import FormatError, loads, plain, typed
 
 SEAL = "seal"

@@ -24,7 +24,7 @@ from meq.viz.panels import (
     strengths,
     strips,
 )
-from meq.viz.style import as_png, new_figure, plain, styled, whole_decades, write_whole
+from meq.viz.style import MOST_OF_NAME, as_png, new_figure, plain, styled, whole_decades, write_whole
 from meq.viz.words import set_words
 
 FORMS = {".gif": "GIF", ".webp": "WEBP"}
@@ -89,7 +89,7 @@ def animation_bytes(explanation: Explanation, *, form: str = "GIF") -> bytes:
 
 
 def _frame(explanation: Explanation, row: int) -> Image.Image:
-    return Image.open(io.BytesIO(as_png(snapshot(explanation, row), dpi=DPI))).convert("RGB")
+    return Image.open(io.BytesIO(as_png(snapshot(explanation, row), dpi=DPI)), formats=["PNG"]).convert("RGB")
 
 
 def _with_one_palette(frames: Sequence[Image.Image]) -> list[Image.Image]:
@@ -131,7 +131,7 @@ def _draw_right(figure: Figure, explanation: Explanation, row: int) -> None:
     axes.set_axis_on()
     for place, (name, values) in enumerate(explanation.residuals.items()):
         colour = PALETTE[place % len(PALETTE)]
-        axes.plot(explanation.steps, values.tolist(), color=colour, linewidth=1.2, label=plain(name))
+        axes.plot(explanation.steps, values.tolist(), color=colour, linewidth=1.2, label=plain(name, MOST_OF_NAME))
         axes.plot([explanation.steps[row]], [float(values[row])], marker="o", color=colour)
     whole_decades(axes, [value for values in explanation.residuals.values() for value in values.tolist()])
     axes.axvline(explanation.steps[row], color=FAINT, linewidth=0.8, linestyle=":")
@@ -169,5 +169,6 @@ def _short(label: str) -> str:
 
 def _draw_note(figure: Figure, explanation: Explanation) -> None:
     wide, tall = figure.get_size_inches()
-    note = f"heat and shades: {explanation.method}, of {plain(explanation.explained_label)!r}; one scale for all steps"
+    label = plain(explanation.explained_label, MOST_OF_NAME)
+    note = f"heat and shades: {explanation.method}, of {label!r}; one scale for all steps"
     figure.text(EDGE / wide, 0.09 / tall, note, fontsize=7.5, color=FAINT, va="bottom")

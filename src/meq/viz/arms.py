@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from meq.core.options import checked_options
 from meq.experiments.compare import CALLED, REFERENCE, ArmLine
 from meq.viz.colours import BLUE, FAINT, INK, LOST
-from meq.viz.style import new_figure, plain, styled
+from meq.viz.style import MOST_OF_NAME, new_figure, plain, styled
 
 ROW = 0.42
 """Inches per arm."""
@@ -35,7 +35,7 @@ def arms_figure(
         if chance is not None:
             axes.axvline(chance, color=LOST, linewidth=1.0, linestyle=":", label=f"chance, {chance:.3g}")
             axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
-        axes.set_yticks(range(len(lines)), [plain(line.arm) for line in lines])
+        axes.set_yticks(range(len(lines)), [plain(line.arm, MOST_OF_NAME) for line in lines])
         axes.set_ylim(len(lines) - 0.4, -0.6)
         axes.margins(x=0.08)
         axes.grid(False, axis="y")

@@ -15,7 +15,7 @@ from meq.analysis.trajectory import Trajectory
 from meq.core.options import checked_options, nearest
 from meq.experiments.runs.explanation import Contrast, Explanation
 from meq.viz.colours import FAINT, LOST, PALETTE, label_colours
-from meq.viz.style import mark_read, new_figure, plain, styled, whole_decades, whole_steps
+from meq.viz.style import MOST_OF_NAME, mark_read, new_figure, plain, styled, whole_decades, whole_steps
 
 MARKERS = "osD^vP*X"
 MOST_CLASSES = 6
@@ -107,7 +107,9 @@ def residual_along_k(
                 drawn += [*low.tolist(), *high.tolist()]
                 axes.fill_between(steps, low, high, color=colour, alpha=0.18, linewidth=0)
             drawn += middle.tolist()
-            axes.plot(steps, middle, color=colour, marker=MARKERS[place % len(MARKERS)], label=plain(name))
+            axes.plot(
+                steps, middle, color=colour, marker=MARKERS[place % len(MARKERS)], label=plain(name, MOST_OF_NAME)
+            )
         if tol is not None:
             axes.axhline(tol, color=FAINT, linewidth=1.0, linestyle=":", label=f"tolerance {tol:g}")
         if read is not None:
@@ -126,7 +128,9 @@ def _line_with_band(axes: Axes, line: Line, place: int) -> None:
     if len(values) > 1:
         spread = values.std(0, ddof=1)
         axes.fill_between(line.steps, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
-    axes.plot(line.steps, mean, color=colour, marker=MARKERS[place % len(MARKERS)], label=plain(line.name))
+    axes.plot(
+        line.steps, mean, color=colour, marker=MARKERS[place % len(MARKERS)], label=plain(line.name, MOST_OF_NAME)
+    )
 
 
 def _score_axis(axes: Axes, lines: Sequence[Line], metric: str, chance: float | None) -> None:
@@ -157,7 +161,9 @@ def _class_curves(axes: Axes, found: Explanation, shown: Sequence[str]) -> None:
     colours = label_colours(found.labels if len(found.labels) <= len(PALETTE) else shown)
     for place, label in enumerate(shown):
         marker = MARKERS[place % len(MARKERS)]
-        axes.plot(found.steps, _chances(found, label), color=colours[label], marker=marker, label=plain(label))
+        axes.plot(
+            found.steps, _chances(found, label), color=colours[label], marker=marker, label=plain(label, MOST_OF_NAME)
+        )
     left = len(found.labels) - len(shown)
     axes.set_title("Probability of each class" + (f" ({left} more are not shown)" if left else ""), pad=16)
 
@@ -169,7 +175,7 @@ def _contrast_curves(axes: Axes, found: Contrast, label: str) -> None:
         found.mismatched.steps, _chances(found.mismatched, label), color=colour, marker="o", linestyle=":",
         markerfacecolor="white", label="with other " + " and ".join(map(plain, found.instead)),
     )  # fmt: skip
-    axes.set_title(f"P({plain(label)})", pad=16)
+    axes.set_title(f"P({plain(label, MOST_OF_NAME)})", pad=16)
 
 
 def _chances(found: Explanation, label: str) -> list[float]:

@@ -25,7 +25,7 @@ from meq.viz.panels import (
     strengths,
     strips,
 )
-from meq.viz.style import new_figure, plain, styled
+from meq.viz.style import MOST_OF_NAME, new_figure, plain, styled
 from meq.viz.words import Paragraph, set_words, text_width
 
 CELL, TALLEST, BETWEEN = 1.34, 1.9, 0.12
@@ -193,7 +193,7 @@ def _draw_footer(figure: Figure, explanations: Sequence[Explanation], top: float
     legend = _legend_height(explanations[0], wide)
     if legend:
         colours = label_colours(explanations[0].labels)
-        patches = [Patch(color=colour, label=plain(label)) for label, colour in colours.items()]
+        patches = [Patch(color=colour, label=plain(label, MOST_OF_NAME)) for label, colour in colours.items()]
         add_axes(figure, EDGE, top, wide, legend).legend(
             handles=patches, loc="upper left", bbox_to_anchor=(0, 1), ncols=_legend_columns(wide), borderaxespad=0,
             borderpad=0, title="border: answer at that step", alignment="left", handlelength=1.2, title_fontsize=8.5,
@@ -223,5 +223,5 @@ def _method_note(explanations: Sequence[Explanation]) -> str:
     first = explanations[0]
     whose = "the answer at K"
     if any(each.explained != each.predictions[each.row(each.read)] for each in explanations):
-        whose = repr(plain(first.explained_label))
+        whose = repr(plain(first.explained_label, MOST_OF_NAME))
     return f"Attribution: {methods}, of the score of {whose}."

@@ -13,7 +13,7 @@ from torch import Tensor
 from meq.analysis.tables import middle
 from meq.core.options import checked_options
 from meq.viz.colours import HEAT, ink_on, shade
-from meq.viz.style import new_figure, plain, styled
+from meq.viz.style import MOST_OF_NAME, new_figure, plain, styled
 
 PUSHED = "Total influence: size of the blocks of (I - J)⁻¹"
 
@@ -41,8 +41,8 @@ def influence_map(
         for (row, column), value in np.ndenumerate(values):
             ink = ink_on(shade(value / top if top and math.isfinite(value) else 0.0))
             axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=ink, fontsize=10)
-        axes.set_xticks(range(len(others)), [plain(name) for name in others])
-        axes.set_yticks(range(len(names)), [plain(name) for name in names])
+        axes.set_xticks(range(len(others)), [plain(name, MOST_OF_NAME) for name in others])
+        axes.set_yticks(range(len(names)), [plain(name, MOST_OF_NAME) for name in names])
         axes.set(xlabel=columns, ylabel=rows)
         axes.grid(False)
         axes.tick_params(length=0)

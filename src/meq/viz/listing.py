@@ -14,6 +14,7 @@ from meq.core.options import nearest
 from meq.data.content import Content, Picture, Regions, SoundFile
 from meq.data.contract import DataSet, Example
 from meq.data.findings import DataError
+from meq.foreign import printable
 from meq.viz.examples import draw_sheet
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -32,7 +33,8 @@ def choose_examples(data: DataSet, split: str, count: int, *, seed: int = 0) -> 
 
 def describe_examples(data: DataSet, examples: Sequence[Example]) -> str:
     """A paragraph per example: id, label, and what each modality holds."""
-    return "\n\n".join(_describe(data, example) for example in examples)
+    told = "\n\n".join(_describe(data, example) for example in examples)
+    return "\n".join(map(printable, told.split("\n")))  # texts can hold what would move a terminal's cursor
 
 
 def check_sheet(path: Path) -> None:

@@ -13,7 +13,7 @@ from meq.analysis.maps import WORD
 from meq.experiments.runs.explanation import Explanation, ModalityView
 from meq.viz.colours import FAINT, HEAT, LOST, RULE, label_colours
 from meq.viz.overlay import fitted, heat_picture
-from meq.viz.style import plain
+from meq.viz.style import MOST_OF_NAME, plain
 from meq.viz.words import Paragraph, Word, draw_words
 
 POINTS = 72.0
@@ -93,7 +93,7 @@ def answer_colour(explanation: Explanation, row: int) -> str:
 
 def answer_words(explanation: Explanation, row: int) -> str:
     """The answer at one measured step, with its probability."""
-    said = plain(explanation.said(row))
+    said = plain(explanation.said(row), MOST_OF_NAME)
     if explanation.head == "score" or explanation.predictions[row] < 0:
         return said
     return f"{said} {explanation.confidence(row):.2f}"

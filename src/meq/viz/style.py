@@ -18,8 +18,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from meq.viz.colours import FAINT, INK, PAPER, RULE
+from meq.viz.letters import clipped
 
 DPI = 144
+MOST_LETTERS = 120
+"""Of one text in a figure."""
+MOST_OF_NAME = 48
+"""Of a label or a name, of which several stand side by side."""
 SETTINGS: Any = {
     **{"font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold"},
     **{"axes.titlelocation": "left", "axes.labelsize": 9, "legend.fontsize": 8.5, "legend.frameon": False},
@@ -77,9 +82,13 @@ def write_whole(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def plain(text: str) -> str:
-    """Text that matplotlib shows as it is: a dollar is a dollar, not the beginning of a formula."""
-    return text.replace("$", r"\$")
+def plain(text: str, most: int = MOST_LETTERS) -> str:
+    """Text that matplotlib shows as it is: a dollar is a dollar, not the beginning of a formula.
+
+    A figure has room for so many letters: more would push everything else out of it, and take minutes to lay out.
+    """
+    line = clipped(text, most).replace("$", r"\$")
+    return f" {line}" if line.startswith("_") else line  # a legend leaves out what begins with an underscore
 
 
 def mark_read(axes: Axes, read: int) -> None:

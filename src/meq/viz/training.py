@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 
 from meq.experiments import RunRecord
 from meq.viz.colours import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, VERMILION
-from meq.viz.style import new_figure, plain, styled, whole_decades
+from meq.viz.style import MOST_LETTERS, MOST_OF_NAME, new_figure, plain, styled, whole_decades
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -35,7 +35,7 @@ def training_curves(record: RunRecord) -> Figure:
         title = f"{record.model['model']} on {record.data.name}, seed {record.seed}: {record.status}"
         alarms = sorted({str(alarm["kind"]) for alarm in record.alarms})
         note = f"alarms (red lines): {', '.join(alarms)}" if alarms else "no alarms"
-        figure.suptitle(plain(f"{title}; {note}"), x=0.01, ha="left", fontsize=10, fontweight="bold")
+        figure.suptitle(plain(f"{title}; {note}", 2 * MOST_LETTERS), x=0.01, ha="left", fontsize=10, fontweight="bold")
     return figure
 
 
@@ -93,7 +93,7 @@ def _coupling(axes: Axes, record: RunRecord) -> None:
 
 def _plot(axes: Axes, rows: Rows, key: str, colour: str, marker: str, name: str) -> None:
     kept = [(row["epoch"], row[key]) for row in rows if row.get(key) is not None]
-    axes.plot([x for x, _ in kept], [y for _, y in kept], color=colour, marker=marker, label=plain(name))
+    axes.plot([x for x, _ in kept], [y for _, y in kept], color=colour, marker=marker, label=plain(name, MOST_OF_NAME))
 
 
 def _plot_each(axes: Axes, rows: Rows, key: str) -> None:
@@ -101,7 +101,9 @@ def _plot_each(axes: Axes, rows: Rows, key: str) -> None:
     for place, name in enumerate(names):
         kept = [(row["epoch"], row[key][name]) for row in rows if row.get(key, {}).get(name) is not None]
         colour, marker = PALETTE[place % len(PALETTE)], "os^Dv"[place % 5]
-        axes.plot([x for x, _ in kept], [y for _, y in kept], color=colour, marker=marker, label=plain(name))
+        axes.plot(
+            [x for x, _ in kept], [y for _, y in kept], color=colour, marker=marker, label=plain(name, MOST_OF_NAME)
+        )
 
 
 def _mark_alarms(axes: Axes, alarms: Rows) -> None:

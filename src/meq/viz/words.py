@@ -11,7 +11,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.textpath import text_to_path
 
 from meq.viz.colours import ink_on, shade
-from meq.viz.style import plain
+from meq.viz.letters import clipped
+from meq.viz.style import MOST_LETTERS, plain
 
 LEADING, GAP = 1.45, 0.28
 """Of lines and between words, in font sizes."""
@@ -55,7 +56,7 @@ def set_words(words: Sequence[Word], *, width: float, size: float = 7.5, most_li
     placed: list[Placed] = []
     left, line = 0.0, 0
     for each in words:
-        word = _fitting(each.word, width, size)
+        word = _fitting(clipped(each.word, MOST_LETTERS), width, size)
         wide = text_width(word, size)
         before = 0.0 if left == 0 or each.close else GAP * size
         if left and left + before + wide > width:

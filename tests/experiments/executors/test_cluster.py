@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -14,10 +15,11 @@ from experiments.small import SMALL, once_trained, results
 from rich.console import Console
 
 from meq.experiments import StudyError, read_record, run_study, verify
-from meq.experiments.executors.cluster import Cluster, _connected, _Errand, _unfit
+from meq.experiments.executors.choice import choose_executor
+from meq.experiments.executors.cluster import Cluster, _connected, _Errand, _host, _refuse_elsewhere, _unfit
 from meq.experiments.study import run_place
+from meq.files import sha256
 from meq.training.environment import versions
-from meq.training.files import sha256
 
 QUIET = Console(quiet=True)
 
@@ -65,7 +67,7 @@ def test_what_no_node_has_room_for_is_an_error_and_not_a_long_wait(ray_here: obj
 
 def test_a_cluster_that_is_there_is_not_given_another_address(ray_here: object, tmp_path: Path) -> None:
     with pytest.raises(StudyError, match="connected to a cluster of Ray already"):
-        run_study(SMALL, tmp_path / "study", on=Cluster(address="10.0.0.1:6379"), console=QUIET)
+        run_study(SMALL, tmp_path / "study", on=Cluster(address="10.0.0.1:6379", trusted=True), console=QUIET)
 
 
 def test_a_node_that_cannot_see_the_study_says_so(small_study: Path, tmp_path: Path) -> None:
@@ -88,3 +90,43 @@ def test_without_ray_the_error_says_what_to_install(tmp_path: Path, monkeypatch:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(StudyError, match=r"pip install 'meq\[cluster\]'"):
         run_study(SMALL, tmp_path / "study", on=Cluster(), console=QUIET)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1:6379", "ray://head.example.org:10001", "[fe80::7]:6379"])
+def test_a_cluster_beyond_this_machine_needs_an_explicit_yes(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Ray is so much as imported: nothing has gone there."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(StudyError, match=r"beyond this machine: .*as pickles.*--trust-cluster \(trusted=True\)"):
+        run_study(SMALL, tmp_path / "study", on=Cluster(address=address), console=QUIET)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(StudyError, match="beyond this machine"):
+        run_study(SMALL, tmp_path / "study", on=Cluster(), console=QUIET)
+    with pytest.raises(StudyError, match="Ray is not installed"):
+        run_study(SMALL, tmp_path / "study", on=Cluster(trusted=True), console=QUIET)
+
+
+def test_a_cluster_that_this_machine_belongs_to_may_have_other_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [{"Alive": True, "NodeManagerAddress": address} for address in ("127.0.0.1", "10.0.0.7")]
+    there = SimpleNamespace(is_initialized=lambda: True, nodes=lambda: nodes)
+    monkeypatch.setitem(sys.modules, "ray", there)
+    connecting = _connected(None, 1)
+    with pytest.raises(StudyError, match=r"beyond this machine: 10\.0\.0\.7\. Code"):
+        connecting.__enter__()
+    with _connected(None, 1, trusted=True) as ray:
+        assert ray is there
+    nodes[1]["Alive"] = False
+    with _connected(None, 1) as ray:
+        assert ray is there
+
+
+@pytest.mark.parametrize("address", ["auto", "local", "127.0.0.1:6379", "localhost:6379", "ray://[::1]:10001"])
+def test_this_machine_needs_no_yes(address: str) -> None:
+    _refuse_elsewhere([_host(address)])
+
+
+def test_trust_speaks_of_a_cluster() -> None:
+    with pytest.raises(StudyError, match="--trust-cluster speaks of a cluster"):
+        choose_executor("local", trusted=True)
+    assert choose_executor("ray", address="auto", trusted=True) == Cluster(address="auto", trusted=True)

@@ -20,7 +20,7 @@ from meq.experiments.executors import scheduling as scheduling_module
 from meq.experiments.executors.choice import choose_executor
 from meq.experiments.executors.local import Local
 from meq.experiments.study import run_place
-from meq.training.files import alone
+from meq.files import alone
 
 QUIET = Console(quiet=True)
 COMMAND = "from meq.cli.study import study_app; study_app()"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from rich.console import Console
 
 from meq.data.contract import Example
@@ -21,6 +22,7 @@ from meq.training.plain import FormatError
 from meq.training.record import encoders_of
 
 PLACE = "runs/meq/seed-0"
+MODEL_FILES = {"config.json", "model.safetensors", "task.json", "README.md", "seal.json"}
 
 
 def dev_examples() -> list[Example]:
@@ -47,7 +49,7 @@ def test_the_model_folder_alone_is_enough(finished: Path, tmp_path: Path) -> Non
     run = load_run(alone)
     assert run.record is None
     assert len(run.predict(dev_examples())) == 24
-    assert {path.name for path in alone.iterdir()} == {"config.json", "model.safetensors", "task.json", "README.md"}
+    assert {path.name for path in alone.iterdir()} == MODEL_FILES
     assert "load_run(" in (alone / "README.md").read_text()
 
 
@@ -63,7 +65,11 @@ def test_weights_that_are_not_those_of_the_task_are_refused(copied: Path) -> Non
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    with pytest.raises(FormatError, match="its SHA-256 differs"):
+    with pytest.raises(FormatError, match=r"model.safetensors changed since the run was sealed: its SHA-256 differs"):
+        load_run(copied / PLACE)
+    for seal in (copied / PLACE).rglob("seal.json"):
+        seal.unlink()
+    with pytest.raises(FormatError, match=r"is not the file that was saved with task.json: its SHA-256 differs"):
         load_run(copied / PLACE)
 
 
@@ -116,9 +122,10 @@ def test_the_encoders_of_training_are_found_unless_none_are_wanted(seen: Path) -
         run.predict(raw, encoders={})
 
 
-def test_a_run_is_pushed_whole(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_pushed_whole_and_nothing_else_of_its_folder(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Hub itself is out of reach of a test: what would be sent to it is looked at."""
     sent: dict = {}
+    (copied / PLACE / "model" / "notes.txt").write_text("not for everybody")
 
     class Api:
         def __init__(self, token: str | None = None) -> None:
@@ -127,22 +134,26 @@ def test_a_run_is_pushed_whole(finished: Path, monkeypatch: pytest.MonkeyPatch) 
         def create_repo(self, name: str, *, private: bool, exist_ok: bool) -> str:
             return f"https://hub/{name}"
 
-        def upload_folder(self, *, repo_id: str, folder_path: Path, commit_message: str) -> None:
-            sent["files"] = {path.name for path in Path(folder_path).iterdir()}
+        def upload_folder(
+            self, *, repo_id: str, folder_path: Path, allow_patterns: list[str], commit_message: str
+        ) -> None:
+            names = [path.name for path in Path(folder_path).iterdir()]
+            sent["files"] = set(filter_repo_objects(names, allow_patterns=allow_patterns))
 
     monkeypatch.setattr("meq.experiments.runs.load.HfApi", Api)
-    assert load_run(finished / PLACE).push_to_hub("me/run", token="t") == "https://hub/me/run"
-    assert sent == {"token": "t", "files": {"config.json", "model.safetensors", "task.json", "README.md"}}
+    assert load_run(copied / PLACE).push_to_hub("me/run", token="t") == "https://hub/me/run"
+    assert sent == {"token": "t", "files": MODEL_FILES}
 
 
 def test_a_run_of_the_hub_is_downloaded_and_checked(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def download(repo: str, name: str, *, revision: str | None, token: str | None) -> str:
-        asked.append((repo, name, revision))
-        return str(finished / PLACE / "model" / name)
+    def download(*, repo_id: str, filename: str, revision: str | None, token: str | None) -> str:
+        asked.append((repo_id, filename, revision))
+        return str(finished / PLACE / "model" / filename)
 
-    monkeypatch.setattr("meq.experiments.runs.load.hf_hub_download", download)
+    monkeypatch.setattr("meq.models.find.get_hf_file_metadata", lambda *_, **__: None)
+    monkeypatch.setattr("meq.models.find.hf_hub_download", download)
     run = load_run("me/run", revision="v2")
     assert ("me/run", "task.json", "v2") in asked
     assert run.labels == ("false", "true")

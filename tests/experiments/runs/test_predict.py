@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import shutil
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,14 +20,15 @@ from meq.data.request import DataRequest
 from meq.encoders.builtin import Words
 from meq.encoders.pretrained import EncoderError
 from meq.experiments import StudyError, TrainedRun, load_run, read_predictions, train_on
-from meq.experiments.runs.analysis import read_analysis
+from meq.experiments.runs.analysis import RunAnalysis, read_analysis, write_analysis
 from meq.experiments.runs.analyze import Looking, analyze_run
-from meq.experiments.runs.answers import Answer, Answers, AnswersError
+from meq.experiments.runs.answers import Answer, Answers, AnswersError, csv_text
 from meq.experiments.runs.data import Reading
 from meq.experiments.runs.encoders import encoders_of_run
 from meq.experiments.runs.evaluate import evaluate_run
 from meq.experiments.runs.predict import answer_all, predict_table
 from meq.experiments.verify import verify
+from meq.files import BusyError, alone
 from meq.training import TrainConfig
 from meq.training.bundle import read_task
 from meq.training.plain import FormatError
@@ -50,7 +52,7 @@ def run(place: Path) -> TrainedRun:
 
 
 def rows_of(path: Path) -> list[dict[str, str]]:
-    with path.open() as file:
+    with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
@@ -114,6 +116,25 @@ def test_answers_are_written_whole_in_three_forms_and_never_over_a_file(
     assert "p(no)" not in rows_of(tmp_path / "out.csv")[0]
     with pytest.raises(AnswersError, match=r"written as .csv, .jsonl, .parquet"):
         answers.save(tmp_path / "out.xlsx")
+
+
+HOSTILE = ["=1+1", "@SUM(A1)", "+cmd|' /C calc'!A0", "-2+3", "\t=1", "\r=1", "'=1", "''@x", '=HYPERLINK("http://x")']
+HARMLESS = ["-5", "+3.5", "1e-3", "a=b", "'quoted'", "", "cat"]
+
+
+def test_formulas_in_ids_and_labels_are_text_in_a_spreadsheet_and_come_back_as_they_were(tmp_path: Path) -> None:
+    logits = torch.zeros(2)
+    words = [*HOSTILE, *HARMLESS]
+    answers = [Answer(id=word, answer=word, logits=logits, confidence=0.5, line=-3) for word in words]
+    Answers(answers=answers, labels=("=a", "b"), modalities=()).save(tmp_path / "out.csv")
+    rows = rows_of(tmp_path / "out.csv")
+    for row, word in zip(rows, words, strict=True):
+        assert row["id"] == row["answer"] == (f"'{word}" if word in HOSTILE else word)
+        assert csv_text(row["id"]) == word
+        assert (row["confidence"], row["line"]) == ("0.5", "-3"), "numbers stay numbers"
+    Answers(answers=answers, labels=("=a", "b"), modalities=()).save(tmp_path / "out.jsonl")
+    kept = [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert kept == words, "JSON is not read by spreadsheets"
 
 
 def test_a_row_that_cannot_be_read_is_an_error_with_its_line_or_left_out_and_named(
@@ -226,6 +247,10 @@ def test_the_run_keeps_what_it_was_asked_for_and_notices_changes(place: Path, ru
     copy = Path(shutil.copytree(place / "run", tmp_path / "copy"))
     path = copy / "request.json"
     path.write_text(path.read_text().replace('"label": "y"', '"label": "z"'))
+    with pytest.raises(FormatError, match=r"request\.json changed since the run was sealed"):
+        load_run(copy)
+    for seal in copy.rglob("seal.json"):
+        seal.unlink()
     with pytest.raises(FormatError, match="its own hash does not match"):
         _ = load_run(copy).request
 
@@ -304,6 +329,26 @@ def test_the_analysis_is_kept_sealed_beside_the_run(place: Path, run: TrainedRun
     path.write_text(path.read_text().replace('"samples": 2', '"samples": 9'))
     with pytest.raises(FormatError, match="its own hash does not match"):
         read_analysis(place / "run")
+
+
+def test_an_analysis_is_not_kept_in_a_folder_that_another_process_trains_in(place: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(place / "run", tmp_path / "copy", ignore=shutil.ignore_patterns("analysis")))
+    kept = analyze_run(load_run(copy), looking=Looking(samples=1), keep=False)
+    said: list[str] = []
+    with alone(copy, "held by a training"):
+        thread = threading.Thread(target=lambda: said.append(str(refused(copy, kept))))
+        thread.start()
+        thread.join()
+    assert said == [f"a run is being trained in {copy}: what was measured is of weights that it may replace"]
+    assert not (copy / "analysis").exists()
+    write_analysis(copy, kept)
+    assert read_analysis(copy) is not None
+
+
+def refused(folder: Path, kept: RunAnalysis) -> BusyError:
+    with pytest.raises(BusyError) as caught:
+        write_analysis(folder, kept)
+    return caught.value
 
 
 def test_a_study_stays_verified_after_one_of_its_runs_was_analyzed(copied: Path) -> None:

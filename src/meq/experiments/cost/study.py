@@ -15,9 +15,9 @@ from meq.experiments.cost.sweep import STEPS, Sweep, sweep_steps
 from meq.experiments.cost.tables import arms_table, sweep_table
 from meq.experiments.render import FORMATS, Table
 from meq.experiments.study import STUDY, TABLES, StudyError
+from meq.files import write_bytes
 from meq.models.iterated import Iterated
 from meq.training.environment import Session, session
-from meq.training.files import write_bytes
 from meq.training.plain import FormatError, dumps, loads, typed
 
 COST = "cost.json"

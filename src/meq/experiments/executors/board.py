@@ -10,7 +10,7 @@ from typing import Any
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from meq.experiments.executors.scheduling import Job, Run, in_words
+from meq.experiments.executors.scheduling import Job, Problem, Run, in_words
 from meq.experiments.executors.telling import Listener
 from meq.experiments.study import run_place
 from meq.training.record import RunRecord, read_record
@@ -76,12 +76,12 @@ class Board:
         self.refresh()
         self.bars.remove_task(self.shown.pop(run).task)
 
-    def end(self, run: Run, problem: str | None = None) -> None:
+    def end(self, run: Run, problem: Problem | None = None) -> None:
         """Nothing more will happen to it."""
         self.leave(run)
         self.ended += 1
         self._count_all()
-        words = problem or self._result(read_record(self.job.folder / run_place(*run)))
+        words = problem.words if problem else self._result(read_record(self.job.folder / run_place(*run)))
         self.say(f"{in_words(run)}: {words} ({self._count()})")
 
     def _show(self, run: Run, shown: _Shown, told: dict[str, Any]) -> None:

@@ -10,21 +10,23 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
+
 from meq.experiments.executors.board import Board
 from meq.experiments.executors.capacity import GB, cores, memory_of_a_run
 from meq.experiments.executors.packing import Packed, pack, unpack
-from meq.experiments.executors.scheduling import Backlog, Ended, Job, Run, in_words, sharing
+from meq.experiments.executors.scheduling import Backlog, Ended, Job, Problem, Run, in_words, sharing
 from meq.experiments.executors.telling import Teller
 from meq.experiments.executors.worker import make_run
 from meq.experiments.study import STUDY, Study, StudyError
+from meq.files import sha256
 from meq.training.environment import versions
-from meq.training.files import sha256
 
 LOOK = 0.5
 """Seconds between two looks at what the runs tell."""
@@ -47,13 +49,16 @@ class Cluster:
     gpus: float = 0
     memory: float | None = None
     """GB that a run needs; estimated unless given."""
+    trusted: bool = False
+    """Nodes beyond this machine may take part. Ray sends code and data as pickles: each side runs what the other sends,
+    and on the way nothing is encrypted unless the cluster says so."""
 
     def work_off(self, job: Job) -> Generator[Ended, None, None]:
         if self.workers is not None and self.workers < 1:
             raise StudyError(f"{self.workers} workers can do nothing: give at least one")
         need = int(self.memory * GB) if self.memory else memory_of_a_run(job.study, job.prepared)
         with ExitStack() as open_things:
-            ray = open_things.enter_context(_connected(self.address, self._local_cpus(job)))
+            ray = open_things.enter_context(_connected(self.address, self._local_cpus(job), trusted=self.trusted))
             asked = {"num_cpus": self.cpus, "num_gpus": self.gpus, "memory": need}
             nodes = _fitting_nodes(ray, asked)
             shared = open_things.enter_context(sharing(job.folder))
@@ -132,10 +137,10 @@ class _Tasks:
                 self.board.leave(run)
                 self.board.say(f"{in_words(run)}: its worker was lost ({how}); it goes on from its last checkpoint")
                 return
-            problem = f"lost: its worker ended {self.backlog.losses[run]} times, the last time by {how}"
+            problem = Problem(words=f"lost: its worker ended {self.backlog.losses[run]} times, the last time by {how}")
         except errors.RayError as error:
             self.backlog.over(run)
-            problem = f"could not be made: {error}"
+            problem = Problem(words=f"could not be made: {error}")
         else:
             self.backlog.over(run)
         self.board.end(run, problem)
@@ -153,12 +158,12 @@ class _Tasks:
             self.ray.cancel(task, force=True)
 
 
-def _do_errand(errand: _Errand, packed: Packed, run: Run, told: Path) -> str | None:
-    """In the task: the run, or in words why not."""
+def _do_errand(errand: _Errand, packed: Packed, run: Run, told: Path) -> Problem | None:
+    """In the task: the run, or why not."""
     import torch
 
     if problem := _unfit(errand):
-        return problem
+        return Problem(words=problem)
     os.chdir(errand.working_folder)  # paths of the data may start from there
     torch.set_num_threads(errand.threads)
     return make_run(errand.study, errand.folder, run, unpack(packed), Teller(file=told))
@@ -195,23 +200,55 @@ def _fitting_nodes(ray: Any, asked: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _connected(address: str | None, local_cpus: int) -> Iterator[Any]:
+def _connected(address: str | None, local_cpus: int, *, trusted: bool = False) -> Iterator[Any]:
     """Ray, connected to a cluster; what was started or connected here is ended here, and nothing else."""
+    if not trusted:
+        _refuse_elsewhere([_host(given) for given in (address, os.environ.get("RAY_ADDRESS")) if given])
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError as error:
         raise StudyError(INSTALL) from error
-    if ray.is_initialized():
-        if address not in (None, "auto"):
-            raise StudyError("this process is connected to a cluster of Ray already: leave out the address")
-        yield ray
-        return
-    _connect(ray, address, local_cpus)
+    connected = ray.is_initialized()
+    if connected and address not in (None, "auto"):
+        raise StudyError("this process is connected to a cluster of Ray already: leave out the address")
+    if not connected:
+        _connect(ray, address, local_cpus)
     try:
+        if not trusted:  # a cluster that this machine belongs to may have other nodes
+            _refuse_elsewhere([node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]])
         yield ray
     finally:
-        ray.shutdown()
+        if not connected:
+            ray.shutdown()
+
+
+def _refuse_elsewhere(hosts: Iterable[str]) -> None:
+    """An error if one of them is another machine, before anything of the study is sent."""
+    here = _own_names()
+    elsewhere = sorted({host for host in hosts if host.lower() not in here})
+    if elsewhere:
+        raise StudyError(
+            f"the cluster of Ray reaches beyond this machine: {', '.join(elsewhere[:4])}"
+            f"{', ...' if len(elsewhere) > 4 else ''}. Code and data go there as pickles, which whoever controls those "
+            "machines can read and answer with code that runs here. If you trust all of them, say so with "
+            "--trust-cluster (trusted=True)"
+        )
+
+
+def _own_names() -> set[str]:
+    """How this machine is called: its interfaces, its name, and what Ray takes for itself."""
+    interfaces = [each.address.partition("%")[0] for found in psutil.net_if_addrs().values() for each in found]
+    own = {"auto", "local", "localhost", "127.0.0.1", "::1", "0.0.0.0", socket.gethostname()}
+    return {name.lower() for name in (*own, *interfaces)}
+
+
+def _host(address: str) -> str:
+    """Of "10.0.0.1:6379", "ray://head:10001" or "[fe80::1]:6379"."""
+    bare = address.rpartition("://")[2]
+    if bare.startswith("["):
+        return bare[1:].partition("]")[0]
+    return bare.partition(":")[0] if bare.count(":") == 1 else bare
 
 
 def _connect(ray: Any, address: str | None, local_cpus: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from meq.experiments.executors.board import Board
 from meq.experiments.executors.capacity import GB, cores, memory_of_a_run, workers_for
 from meq.experiments.executors.packing import Packed, pack
-from meq.experiments.executors.scheduling import Backlog, Ended, Job, Run, in_words, sharing
+from meq.experiments.executors.scheduling import Backlog, Ended, Job, Problem, Run, in_words, sharing
 from meq.experiments.executors.worker import READY, Assignment, work
 from meq.experiments.study import StudyError
 
@@ -156,7 +156,7 @@ class _Pool:
             self.board.leave(run)
             self.board.say(f"{in_words(run)}: its worker was lost ({how}); it goes on from its last checkpoint")
             return
-        problem = f"lost: its worker ended {self.backlog.losses[run]} times, the last time {how}"
+        problem = Problem(words=f"lost: its worker ended {self.backlog.losses[run]} times, the last time {how}")
         self.board.end(run, problem)
         yield Ended(run=run, problem=problem)
 

@@ -13,10 +13,10 @@ from meq.experiments.executors.scheduling import Run, in_words
 from meq.experiments.measures import read_measured, take_measure, write_measured
 from meq.experiments.measures.contract import Trained
 from meq.experiments.study import Study, StudyError, run_place
+from meq.files import alone, sha256
 from meq.models.base import FusionModel
 from meq.models.hub import WEIGHTS
 from meq.objectives.floors import ARROW
-from meq.training.files import alone, sha256
 from meq.training.fit import Training
 from meq.training.progress import LiveBar
 from meq.training.record import FAILED, RECORD, RunRecord, read_record
@@ -62,7 +62,7 @@ def load_trained(study: Study, folder: Path, run: Run, prepared: Prepared) -> Tr
     if sha256(place / "model" / WEIGHTS) != record.checkpoint.sha256:
         raise StudyError(f"{place}: the weights are not those that the record speaks of")
     model = FusionModel.from_pretrained(place / "model").eval()
-    set_iteration(model, arm)
+    set_iteration(model, arm)  # a model that an older version saved does not say so itself
     return Trained(model=model, data=prepared.seen_by(arm), arm=arm, record=record, prepared=prepared)
 
 

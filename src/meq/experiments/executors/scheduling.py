@@ -12,8 +12,10 @@ from typing import Protocol
 
 from rich.console import Console
 
+from meq.errors import is_memory, told
 from meq.experiments.build import Prepared
 from meq.experiments.study import Study, StudyError
+from meq.files import is_full
 
 Run = tuple[str, int]
 """An arm and a seed."""
@@ -33,11 +35,23 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Problem:
+    """Why a run has no record that is over, in words."""
+
+    words: str
+    stops: bool = False
+    """The other runs would meet the same: a full disk. The study stops, and no run is made after this one."""
+
+    def __str__(self) -> str:
+        return self.words
+
+
+@dataclass(frozen=True, kw_only=True)
 class Ended:
     """A run to which nothing more will happen: it has a record, or a problem."""
 
     run: Run
-    problem: str | None = None
+    problem: Problem | None = None
     """Why there is no record; a training that failed has one."""
 
 
@@ -90,13 +104,37 @@ def in_words(run: Run) -> str:
     return f"{run[0]}, seed {run[1]}"
 
 
+def problem_of(error: Exception) -> Problem:
+    """What kept a run from its record. It is left so that it can go on, and is no result."""
+    if is_out_of_memory(error):
+        return Problem(
+            words="the device has not enough memory for it; it is not counted as failed. Stop what else uses the "
+            "device, or make fewer runs at a time (--workers), and the same command goes on with it. If it never fits, "
+            "take --quick, or make the study in Python with a smaller batch_size and more accumulate, in another folder"
+        )
+    return Problem(words=f"could not be made: {told(error)}", stops=is_full(error))
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """In the error itself, or in what it was raised from."""
+    while error is not None:
+        if is_memory(error):
+            return True
+        error = error.__cause__
+    return False
+
+
+def sharing_place(folder: Path) -> Path:
+    return folder.resolve().with_name(f".{folder.resolve().name}.sharing")
+
+
 @contextmanager
 def sharing(folder: Path) -> Iterator[Path]:
     """A hidden folder beside the study's, for what its processes share while they run; it is gone afterwards.
 
     Beside, since in the study's folder every file must be accounted for; there, since it is on the same file system.
     """
-    place = folder.resolve().with_name(f".{folder.resolve().name}.sharing")
+    place = sharing_place(folder)
     shutil.rmtree(place, ignore_errors=True)  # of a process that was killed; whoever is here holds the study's lock
     place.mkdir(mode=0o700)
     try:

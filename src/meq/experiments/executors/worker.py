@@ -16,11 +16,10 @@ from typing import NoReturn
 
 import torch
 
-from meq.errors import told
 from meq.experiments.build import Prepared
 from meq.experiments.executors.one_run import do_run
 from meq.experiments.executors.packing import Packed, unpack
-from meq.experiments.executors.scheduling import Run
+from meq.experiments.executors.scheduling import Problem, Run, problem_of
 from meq.experiments.executors.telling import Teller
 from meq.experiments.study import Study
 
@@ -58,12 +57,12 @@ def work(pipe: Connection, assignment: Assignment) -> None:
             pipe.send((run, make_run(assignment.study, assignment.folder, run, prepared, Teller(file=told))))
 
 
-def make_run(study: Study, folder: Path, run: Run, prepared: Prepared, teller: Teller) -> str | None:
-    """What kept the run from having a record, in words; None if it has one."""
+def make_run(study: Study, folder: Path, run: Run, prepared: Prepared, teller: Teller) -> Problem | None:
+    """What kept the run from having a record; None if it has one."""
     try:
         do_run(study, folder, run, prepared=prepared, console=teller.console(), bar=teller.bar)
     except Exception as error:
-        return f"could not be made: {told(error)}"
+        return problem_of(error)
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from meq.experiments.arms import EQUILIBRIUM, baseline, equilibrium, graph, only, with_penalty
 from meq.experiments.settings import Setting
@@ -11,6 +12,7 @@ from meq.experiments.study import ArmConfig, Study
 RESIDUAL, RANGE = "residual-correction", "jacobian-range"
 LAMBDA_F = 0.3
 GATE_FLOOR = 0.1
+LEARNED, DAMPING = "learned", 0.5
 
 
 def ablation(setting: Setting) -> Study:
@@ -141,12 +143,16 @@ def jacobian_range(setting: Setting) -> Study:
 def solvers(setting: Setting) -> Study:
     """Why damping, why unrolling? Three solvers with three ways of taking gradients, trained and read alike.
 
+    Where the paper learns the damping, every arm here has a constant one: the equilibrium does not depend on it, so an
+    implicit gradient could not learn it.
+
     Command: meq study run solvers scenes --quick
     Duration: two hours on two cores in quick form.
     Expect: the paper warns of solvers that fail numerically; a run that fails is shown as failed.
     """
+    constant: dict[str, Any] = {"damping": DAMPING} if setting.shape.get("damping") == LEARNED else {}
     arms: list[ArmConfig] = [
-        replace(equilibrium(setting, f"{solver}-{backward}"), solver=solver, backward=backward)
+        replace(equilibrium(setting, f"{solver}-{backward}", **constant), solver=solver, backward=backward)
         for solver in ("damped", "anderson", "broyden")
         for backward in ("unrolled", "implicit", "phantom")
     ]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from meq.experiments.arms import EQUILIBRIUM, baseline, equilibrium, graph, without_options
 from meq.experiments.settings import Setting
-from meq.experiments.study import ArmConfig, Matched, Study
+from meq.experiments.study import ArmConfig, Matched, Study, StudyError
 
 BEST = "best attention"
 ATTENTION = ("self-attention", "cross-attention")
@@ -175,6 +175,11 @@ def tree_order(setting: Setting) -> Study:
     Duration: minutes for vectors.
     Expect: differences of the size of the spread.
     """
+    if len(setting.modalities) != 3:
+        raise StudyError(
+            f"tree-order compares the merge orders of three modalities, and there are {len(setting.modalities)}: "
+            f"{', '.join(setting.modalities)}"
+        )
     first, second, third = setting.modalities
     orders = {third: [[first, second], third], second: [[first, third], second], first: [[second, third], first]}
     trees = [

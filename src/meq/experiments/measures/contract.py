@@ -12,9 +12,9 @@ from meq.data.contract import Batch, DataSet, Example, collate
 from meq.experiments.build import Prepared
 from meq.experiments.render import Table
 from meq.experiments.study import ArmConfig, Study, StudyError
+from meq.files import write_bytes
 from meq.models.base import FusionModel
 from meq.models.iterated import Iterated
-from meq.training.files import write_bytes
 from meq.training.plain import FormatError, dumps, loads, typed
 from meq.training.record import RunRecord
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from torch import Tensor
 
+from meq.analysis.answers import Answers, Estimate
 from meq.analysis.diagnosis import Diagnosis
+from meq.analysis.faithfulness import Faithfulness
 from meq.analysis.tables import middle
 from meq.analysis.trajectory import Trajectory
 from meq.experiments.manifest import MANIFEST, read_manifest, sealed, write_manifest
+from meq.experiments.study import STUDY
+from meq.files import alone
+from meq.training.plain import SINCE
 from meq.training.record import RECORD
 from meq.training.sealed import read_sealed, write_sealed
 
-FOLDER, DIAGNOSIS, TRAJECTORY = "analysis", "diagnosis.json", "trajectory.json"
+FOLDER, DIAGNOSIS, TRAJECTORY, MAPS = "analysis", "diagnosis.json", "trajectory.json", "maps.json"
 SCHEMA = 1
 Numbers = tuple[float, ...]
 
@@ -30,6 +35,29 @@ class Origin:
     same_data: bool
     """The very data of training, by its fingerprint."""
     weights_sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class FindingFile:
+    """The answer to one of the questions behind the verdict."""
+
+    holds: bool | None
+    """None: not measured."""
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswersFile:
+    """`meq.analysis.answers.Answers`; an estimate is a value and the two ends of its interval."""
+
+    samples: int
+    score_name: str
+    score: float
+    constant: float
+    chance: float
+    gain: Numbers
+    losses: Mapping[str, Numbers]
+    changed: Mapping[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +85,11 @@ class DiagnosisFile:
     spread: float
     page: str
     """What is printed."""
+    findings: Mapping[str, FindingFile] = field(default_factory=dict, metadata=SINCE)
+    """By key of `meq.analysis.collapse.QUESTIONS`; files of older versions have none, and their verdict knew less."""
+    answers: AnswersFile | None = field(default=None, metadata=SINCE)
+    settling_steps: Numbers = field(default=(), metadata=SINCE)
+    radius_bounds: tuple[Numbers, ...] = field(default=(), metadata=SINCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,15 +114,36 @@ class TrajectoryFile:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MapsFile:
+    """What maps of this model are worth as evidence: `meq.analysis.faithfulness.Faithfulness`."""
+
+    origin: Origin
+    method: str
+    samples: int
+    gain: Mapping[str, Numbers]
+    """By modality: ahead of random maps in deletion and insertion together, with the ends of its interval."""
+    deletion: Mapping[str, Numbers]
+    insertion: Mapping[str, Numbers]
+    words: str
+
+    @property
+    def is_weak(self) -> bool:
+        return any(not low > 0 for _, low, _ in self.gain.values())
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunAnalysis:
-    """Both."""
+    """All of it."""
 
     diagnosis: DiagnosisFile
     trajectory: TrajectoryFile
+    maps: MapsFile | None = None
+    """None for multiple choice, where maps are not tested, and where an older version looked at the run."""
 
     def __str__(self) -> str:
         origin = self.diagnosis.origin
-        return "\n".join([f"{origin.data}, split {origin.split}", "", self.diagnosis.page, "", self.trajectory.page])
+        parts = [f"{origin.data}, split {origin.split}", "", self.diagnosis.page, "", self.trajectory.page]
+        return "\n".join([*parts, *(["", self.maps.words] if self.maps is not None else [])])
 
 
 def diagnosis_file(found: Diagnosis, origin: Origin) -> DiagnosisFile:
@@ -113,7 +167,28 @@ def diagnosis_file(found: Diagnosis, origin: Origin) -> DiagnosisFile:
         inputs={a: {b: _numbers(x) for b, x in row.items()} for a, row in found.inputs.items()},
         spread=float(found.spread),
         page=str(found),
+        findings={name: FindingFile(holds=each.holds, words=each.words) for name, each in found.findings.items()},
+        answers=None if found.answers is None else _answers_file(found.answers),
+        settling_steps=_numbers(found.settling_steps),
+        radius_bounds=tuple(_numbers(bound) for bound in found.radius_bounds),
     )
+
+
+def _answers_file(found: Answers) -> AnswersFile:
+    return AnswersFile(
+        samples=found.samples,
+        score_name=found.score_name,
+        score=found.score,
+        constant=found.constant,
+        chance=found.chance,
+        gain=_three(found.gain),
+        losses={name: _three(loss) for name, loss in found.losses.items()},
+        changed=dict(found.changed),
+    )
+
+
+def _three(found: Estimate) -> Numbers:
+    return found.value, found.low, found.high
 
 
 def trajectory_file(found: Trajectory, origin: Origin) -> TrajectoryFile:
@@ -133,12 +208,27 @@ def trajectory_file(found: Trajectory, origin: Origin) -> TrajectoryFile:
     )
 
 
+def maps_file(found: Faithfulness, origin: Origin) -> MapsFile:
+    return MapsFile(
+        origin=origin,
+        method=found.method,
+        samples=found.samples,
+        gain={name: _three(each) for name, each in found.gain.items()},
+        deletion={name: _three(each) for name, each in found.deletion.items()},
+        insertion={name: _three(each) for name, each in found.insertion.items()},
+        words=found.words,
+    )
+
+
 def write_analysis(run: Path, analysis: RunAnalysis) -> Path:
     """Keep it in the run's folder, sealed; in a study's folder, its manifest lists the files from then on."""
     folder = run / FOLDER
-    write_sealed(folder / DIAGNOSIS, analysis.diagnosis)
-    write_sealed(folder / TRAJECTORY, analysis.trajectory)
-    _list_in_study(run)
+    with alone(run, f"a run is being trained in {run}: what was measured is of weights that it may replace"):
+        write_sealed(folder / DIAGNOSIS, analysis.diagnosis)
+        write_sealed(folder / TRAJECTORY, analysis.trajectory)
+        if analysis.maps is not None:
+            write_sealed(folder / MAPS, analysis.maps)
+        _list_in_study(run)
     return folder
 
 
@@ -150,7 +240,14 @@ def read_analysis(run: Path) -> RunAnalysis | None:
     return RunAnalysis(
         diagnosis=read_sealed(DiagnosisFile, folder / DIAGNOSIS),
         trajectory=read_sealed(TrajectoryFile, folder / TRAJECTORY),
+        maps=read_maps(run),
     )
+
+
+def read_maps(run: Path) -> MapsFile | None:
+    """What is known of the maps of this run; None if nobody has tested them."""
+    path = run / FOLDER / MAPS
+    return read_sealed(MapsFile, path) if path.is_file() else None
 
 
 def _list_in_study(run: Path) -> None:
@@ -159,10 +256,12 @@ def _list_in_study(run: Path) -> None:
     if len(run.parents) < 3 or not (run.parents[2] / MANIFEST).is_file():
         return
     study = run.parents[2]
-    place, manifest = run.relative_to(study).as_posix(), read_manifest(study)
-    if f"{place}/{RECORD}" in manifest.files:
-        files = [f"{place}/{FOLDER}/{name}" for name in (DIAGNOSIS, TRAJECTORY)]
-        write_manifest(study, sealed(manifest, study, files))
+    with alone(study / STUDY, f"the study in {study} is being run, and its list of files is written by who runs it"):
+        place, manifest = run.relative_to(study).as_posix(), read_manifest(study)
+        if f"{place}/{RECORD}" in manifest.files:
+            names = [name for name in (DIAGNOSIS, TRAJECTORY, MAPS) if (run / FOLDER / name).is_file()]
+            files = [f"{place}/{FOLDER}/{name}" for name in names]
+            write_manifest(study, sealed(manifest, study, files))
 
 
 def _numbers(x: Tensor) -> Numbers:

@@ -9,16 +9,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from meq.analysis.attribution import default_method
 from meq.analysis.diagnosis import Diagnosis, diagnose
+from meq.analysis.faithfulness import measure_faithfulness
 from meq.analysis.subject import check_iterates
 from meq.analysis.trajectory import Trajectory, follow
 from meq.data.contract import DataSet, Split, collate
 from meq.encoders.survey import Progress
 from meq.experiments.runs.analysis import (
     SCHEMA,
+    MapsFile,
     Origin,
     RunAnalysis,
     diagnosis_file,
+    maps_file,
     trajectory_file,
     write_analysis,
 )
@@ -29,6 +33,8 @@ from meq.models.iterated import Iterated
 from meq.training.evaluation import labelled
 
 BATCH = 64
+MAPPED = 128
+"""Examples whose maps are tested, spread over the split: each takes some fifty answers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +46,7 @@ class Looking:
     samples: int = 4
     """How many are diagnosed: each takes hundreds of products with the Jacobian."""
     limit: int = 1000
-    """How many are followed along the steps: the first of the split."""
+    """How many are followed along the steps, and answered with each modality shuffled: the first of the split."""
     horizon: int | None = None
     """How many steps they are followed for; twice the read depth K unless given."""
 
@@ -84,25 +90,48 @@ def analyze_run(
         schema=SCHEMA, data=made.name, split=name, same_data=ready.same, weights_sha256=run.task.weights_sha256
     )
     found = RunAnalysis(
-        diagnosis=diagnosis_file(_diagnosed(run, made, looking.samples, reading.progress), origin),
+        diagnosis=diagnosis_file(_diagnosed(run, made, looking, reading.progress), origin),
         trajectory=trajectory_file(_followed(model, made, looking, reading.progress), origin),
+        maps=tested_maps(model, made, origin, reading.progress),
     )
     if keep and run.folder.name == "model":
         write_analysis(run.folder.parent, found)
     return found
 
 
-def _diagnosed(run: TrainedRun, data: DataSet, samples: int, progress: Progress | None) -> Diagnosis:
+def _diagnosed(run: TrainedRun, data: DataSet, looking: Looking, progress: Progress | None) -> Diagnosis:
     (split,) = data.splits.values()
+    samples = looking.samples
     (batch,) = _batches(data, split, min(samples, len(split)), size=samples)
+    answered = list(_batches(data, split, min(looking.limit, len(split)), size=BATCH)) if labelled(split) else None
     if progress is not None:
         progress("diagnosing", 0, 1)
     with torch.no_grad():
         output = run.model(batch.features, batch.masks)
-    found = diagnose(run.model, output, samples=samples)
+    found = diagnose(run.model, output, data=answered, samples=samples)
     if progress is not None:
         progress("diagnosing", 1, 1)
     return found
+
+
+def tested_maps(model: Iterated, data: DataSet, origin: Origin, progress: Progress | None) -> MapsFile | None:
+    """Whether the default maps beat random ones on this data; None where there is no order of tokens to test."""
+    (split,) = data.splits.values()
+    if model.head_kind == "choices":
+        return None
+    count = min(MAPPED, len(split))
+    rows = torch.linspace(0, len(split) - 1, count).long().tolist()  # neighbours often share a picture
+    parts = [[split[row] for row in rows[start : start + BATCH]] for start in range(0, count, BATCH)]
+    batches = [collate([replace(each, target=torch.zeros(())) for each in part], data.widths) for part in parts]
+    if not any(x.ndim == 3 and x.shape[1] > 1 for batch in batches for x in batch.features.values()):
+        return None
+    if progress is not None:
+        progress("testing the maps", 0, 1)
+    method = default_method(model, batches[0].features, batches[0].masks)
+    found = measure_faithfulness(model, batches, method=method)
+    if progress is not None:
+        progress("testing the maps", 1, 1)
+    return maps_file(found, origin)
 
 
 def _followed(model: Iterated, data: DataSet, looking: Looking, progress: Progress | None) -> Trajectory:

@@ -1,4 +1,9 @@
-"""What a trained run says of new examples, and how it is written down: CSV, JSON lines or Parquet."""
+"""What a trained run says of new examples, and how it is written down: CSV, JSON lines or Parquet.
+
+Spreadsheets take a cell of a CSV file that begins with = + - or @ for a formula, and would run what somebody has put
+into an id or a label. Such a cell is written with an apostrophe before it, which they show as text; `csv_text` takes it
+off again. Numbers stay numbers, and the other two formats are not touched.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import csv
 import io
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +23,11 @@ from torch import Tensor
 
 from meq.core.solution import Stop
 from meq.data.findings import Finding
-from meq.training.files import write_bytes
+from meq.files import write_bytes
 
 SUFFIXES = (".csv", ".jsonl", ".parquet")
+FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 PROBABILITIES = 20
 """With at most as many classes, each has its own column of probabilities."""
 
@@ -138,11 +146,26 @@ def check_place(path: Path | str, *, force: bool) -> Path:
 
 
 def _as_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    table = [list(rows[0]) if rows else [], *(list(row.values()) for row in rows)]
+    return "".join(map(_csv_line, table)).encode()
+
+
+def _csv_line(row: Sequence[Any]) -> str:
+    """The line is made with \\r\\n at its end, or the writer would leave a \\r inside a cell without quotes."""
     text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(list(rows[0]) if rows else [])
-    writer.writerows(["" if value is None else value for value in row.values()] for row in rows)
-    return text.getvalue().encode()
+    csv.writer(text, lineterminator="\r\n").writerow("" if value is None else csv_cell(value) for value in row)
+    return text.getvalue().removesuffix("\r\n") + "\n"
+
+
+def csv_cell(value: Any) -> Any:
+    """A value as it is written to CSV: text that a spreadsheet would run gets an apostrophe."""
+    runs = isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value)
+    return f"'{value}" if runs else value
+
+
+def csv_text(cell: str) -> str:
+    """A cell of text as it was before `csv_cell`."""
+    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
 
 
 def _as_jsonl(rows: Sequence[Mapping[str, Any]]) -> bytes:

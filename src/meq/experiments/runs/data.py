@@ -9,7 +9,7 @@ from typing import Any
 
 from meq.core.options import nearest
 from meq.data.contract import DataSet
-from meq.data.findings import DataError, Finding, Findings, OnBad
+from meq.data.findings import Finding, Findings, OnBad
 from meq.data.request import DataRequest
 from meq.data.table_files import is_table
 from meq.data.table_new import Known, has_column, new_rows
@@ -20,7 +20,8 @@ from meq.encoders.survey import Progress
 from meq.experiments.build import Places, prepare_data
 from meq.experiments.runs.encoders import encoders_of_run
 from meq.experiments.runs.load import TrainedRun
-from meq.experiments.study import STUDY, StudyError, read_study
+from meq.experiments.runs.raw import arm_of, own_study, raw_data
+from meq.experiments.study import StudyError, read_study
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,19 +50,14 @@ def own_data(run: TrainedRun, *, root: Path | None = None, reading: Reading = Re
     request = run.request
     if request is None:
         return _of_study(run, root, reading)
-    asked = request.data_request()
     kept = Path(request.store) if request.store is not None and Path(request.store).is_dir() else None
     reading = replace(
         reading,
         on_bad="skip" if request.skip_bad else reading.on_bad,
         store=kept if reading.store is None else reading.store,
     )
-    if is_table(asked.data) and not Path(asked.data).is_file():
-        raise DataError(
-            f"{asked.data}, which the run was trained on, is not here: give the table's place after the run's"
-        )
     findings = Findings(reading.on_bad)
-    return _ready(run, replace(asked, root=root or asked.root).open(findings), findings, reading)
+    return _ready(run, raw_data(run, root=root, findings=findings), findings, reading)
 
 
 def other_data(
@@ -150,14 +146,11 @@ def _ready(
 
 
 def _of_study(run: TrainedRun, root: Path | None, reading: Reading) -> Ready:
-    """A run of a study, which says in its own folder what its runs were trained on."""
-    above = run.folder.parents[3] if len(run.folder.parents) > 3 else run.folder
-    if run.record is None or run.record.study is None or not (above / STUDY).is_file():
-        raise StudyError(f"{run.folder} does not say what it was trained on: give a data set or a table after it")
-    study = read_study(above)
-    prepared = prepare_data(study.data, Places(data=root, store=reading.store))
-    found = prepared.provenance.source_fingerprint or prepared.data.fingerprint()
-    data = prepared.data if run.record.arm is None else prepared.seen_by(study.arm(run.record.arm))
+    """A run of a study, which says in its own folder what its runs were trained on, and what an arm sees of it."""
+    prepared = prepare_data(read_study(own_study(run)).data, Places(data=root, store=reading.store))
+    arm = arm_of(run)
+    data = prepared.data if arm is None else prepared.seen_by(arm)
+    found = prepared.provenance.source_fingerprint or data.fingerprint()
     return Ready(data=data, same=found == (run.task.source_fingerprint or run.task.data_fingerprint))
 
 

@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from meq.analysis.attribution import METHODS, attribute
+from meq.analysis.attribution import METHODS, attribute, default_method
+from meq.analysis.shares import modality_effects
 from meq.analysis.subject import Case, check_iterates, held_still, open_case, stopped_at
 from meq.core.options import checked_options, nearest
 from meq.core.state import State
@@ -21,14 +22,13 @@ from meq.data.content import Content, Picture, PictureFile, Regions
 from meq.data.contract import Batch, DataSet, Example, collate, features
 from meq.data.metrics import ACCURACY
 from meq.encoders import Encoder, Tokens
+from meq.experiments.runs.analysis import read_maps
 from meq.experiments.runs.encoders import encoders_of_run
 from meq.experiments.runs.explanation import Contrast, Explanation, ModalityView
 from meq.experiments.runs.load import TrainedRun
 from meq.experiments.study import StudyError
 
-DEFAULT_METHOD = "gradient"
-"""The paper shows Grad-CAM, which on these models may point away from the object after the first exchange; see
-docs/log.md. The gradient through the steps points at it, for every mixer and every modality."""
+UNTESTED = "Whether maps of this model mean anything was not tested: meq analyze does"
 SHOWN_SIDE = 640
 """Pixels of a picture's longer side that are kept for showing."""
 
@@ -74,11 +74,11 @@ class Explainer:
         examples: Sequence[Example],
         *,
         steps: Sequence[int] | None = None,
-        method: str = DEFAULT_METHOD,
+        method: str | None = None,
         label: str | None = None,
     ) -> list[Explanation]:
         """One explanation per example, in order; see `explain`."""
-        if method not in METHODS:
+        if method is not None and method not in METHODS:
             raise ValueError(f"there is no method {method!r}: {nearest(method, METHODS)}")
         chosen = _chosen_steps(steps, self.read)
         opened = [self._open(example) for example in examples]
@@ -87,6 +87,7 @@ class Explainer:
         batch = self._batch(opened)
         target = self._target(label, len(opened))
         model: Any = self.run.model
+        method = default_method(model, batch.features, batch.masks) if method is None else method
         with torch.no_grad(), held_still(model):
             walk = _walk(open_case(model, batch.features, batch.masks), chosen)
         found = attribute(
@@ -98,10 +99,27 @@ class Explainer:
             target="answer" if target is None else target,
         )
         self._check_maps(found.maps, method)
-        return [
+        effects = modality_effects(model, batch.features, batch.masks)
+        made = [
             self._explanation(example, row, walk, found.classes[0, row], found.maps, method)
             for row, example in enumerate(opened)
         ]
+        return [
+            replace(
+                each,
+                effects={name: float(effects[name][row]) for name in each.views if name in effects},
+                evidence=self._evidence(method),
+            )
+            for row, each in enumerate(made)
+        ]
+
+    def _evidence(self, method: str) -> str:
+        """What is known of the worth of this run's maps."""
+        known = read_maps(self.run.folder.parent) if self.run.folder.name == "model" else None
+        if known is None or known.origin.weights_sha256 != self.run.task.weights_sha256:
+            return UNTESTED
+        other = "" if known.method == method else f"; these maps are by {method}, which was not tested"
+        return f"{known.words}{other}"
 
     def contrast(
         self,
@@ -109,7 +127,7 @@ class Explainer:
         instead: Mapping[str, Content] | str,
         *,
         steps: Sequence[int] | None = None,
-        method: str = DEFAULT_METHOD,
+        method: str | None = None,
     ) -> Contrast:
         """The example beside itself with other content; a string takes the place of its text."""
         changes: dict[str, Content] = {self._only("text"): instead} if isinstance(instead, str) else dict(instead)
@@ -231,12 +249,12 @@ def explain(
     *,
     encoders: Mapping[str, Encoder] | None = None,
     steps: Sequence[int] | None = None,
-    method: str = DEFAULT_METHOD,
+    method: str | None = None,
     label: str | None = None,
 ) -> list[Explanation]:
     """What a trained run makes of examples with raw content, at each of `steps` (0 to 2 K unless given; K always).
 
-    `method` is a key of `meq.analysis.attribution.METHODS`. Maps are of the model's own answer, the same at every step,
+    `method` is a key of `meq.analysis.attribution.METHODS`; None is its `default_method`. Maps are of the model's own answer, the same at every step,
     or of `label`. Methods through the steps cost more the further they go: ask for fewer steps of a large model.
     """
     return Explainer(run, encoders=encoders)(examples, steps=steps, method=method, label=label)

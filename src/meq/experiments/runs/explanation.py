@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +13,9 @@ from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor
 
-from meq.analysis.attribution import METHODS
+from meq.analysis.attribution import METHODS, OLD_METHODS
 from meq.analysis.maps import paint, spell
+from meq.analysis.shares import as_shares
 from meq.analysis.tables import number, text_table
 from meq.data.content import Content
 
@@ -104,6 +105,25 @@ class Explanation:
     """By modality that the example has."""
     target: int | None = None
     """The true class, where it is known."""
+    effects: Mapping[str, float] = field(default_factory=dict)
+    """What each modality adds to the answer's probability: `meq.analysis.shares.modality_effects`."""
+    evidence: str = ""
+    """What is known of the worth of this model's maps."""
+
+    @property
+    def modality_shares(self) -> dict[str, float]:
+        """Sizes of the effects as shares of the answer; empty where they were not measured."""
+        return as_shares(self.effects)
+
+    @property
+    def shares_in_words(self) -> str:
+        """`image 31 % (+0.12), text 69 % (+0.27)`, and what that means."""
+        shares = self.modality_shares
+        if not shares:
+            return ""
+        parts = [f"{name} {100 * share:.0f} % ({self.effects[name]:+.3f})" for name, share in shares.items()]
+        what = "closeness to it" if self.head == "score" else "its probability above chance"
+        return f"Shares of the answer read at K: {', '.join(parts)}; Shapley values over modalities, of {what}"
 
     @cached_property
     def probabilities(self) -> Float[Tensor, "S C"] | None:
@@ -176,8 +196,9 @@ class Explanation:
         whose = "the number" if self.head == "score" else f"the score of {self.explained_label!r}"
         lines = [
             f"* is read. Residuals are of the undamped map. Words and heat maps: {self.method}, of {whose};",
-            f"{self.method}: {METHODS[self.method]}.",
+            f"{self.method}: {(METHODS | OLD_METHODS)[self.method]}.",
         ]
+        lines += [f"{words}." for words in (self.shares_in_words, self.evidence) if words]
         lines += [f"{name!r} is longer than its encoder reads: its end was not seen." for name in self.cut]
         if self.stopped is not None:
             lines.append(f"The iteration stopped being finite after step {self.stopped}, which is read from then on.")
@@ -196,6 +217,9 @@ class Explanation:
             "explained": self.explained_label,
             "target": None if self.target is None else self.labels[self.target],
             "stopped": self.stopped,
+            "effects": {name: value if math.isfinite(value) else None for name, value in self.effects.items()},
+            "shares": {name: value if math.isfinite(value) else None for name, value in self.modality_shares.items()},
+            "evidence": self.evidence,
             "modalities": {name: _view_to_json(view, len(self.steps)) for name, view in self.views.items()},
         }
 

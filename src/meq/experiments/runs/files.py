@@ -6,23 +6,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meq.experiments.study import STUDY, StudyError
-from meq.models.hub import WEIGHTS
-from meq.training.bundle import TASK, Task, read_task
-from meq.training.files import sha256
+from meq.files import sha256
+from meq.models.hub import CONFIG, WEIGHTS
+from meq.training.bundle import CARD, TASK, Task, read_task
+from meq.training.plain import FormatError
 from meq.training.predictions import Predictions, read_predictions
 from meq.training.record import RECORD, RunRecord, read_record
+from meq.training.seal import SEAL, read_seal
 
 
 @dataclass(frozen=True, kw_only=True)
 class FileHash:
-    """A file of a run, hashed now, beside what the record says of it."""
+    """A file of a run, hashed now, beside what the record or the run's seal says of it."""
 
     what: str
     file: str
     sha256: str | None
     """None: the file is not there."""
     recorded: str | None
-    """None: the record says nothing of it, as of itself."""
+    """None: nothing is said of it, as of the record itself in a run without a seal."""
 
     @property
     def verdict(self) -> str:
@@ -74,12 +76,15 @@ class RunFiles:
         return read_predictions(path) if path is not None and path.is_file() else None
 
     def hashes(self) -> list[FileHash]:
-        """Record, weights, task and answers."""
-        checkpoint = self.record.checkpoint
-        found = [self._hash("record", RECORD, None)]
+        """Record, weights, task and answers; in a sealed run the model's options and its card as well."""
+        checkpoint, known = self.record.checkpoint, sealed_hashes(self.folder)
+        found = [self._hash("record", RECORD, known.get(RECORD))]
         if checkpoint is not None:
             found.append(self._hash("weights", f"model/{WEIGHTS}", checkpoint.sha256))
-            found.append(self._hash("task", f"model/{TASK}", None))
+            found.append(self._hash("task", f"model/{TASK}", known.get(f"model/{TASK}")))
+        for what, file in (("options", f"model/{CONFIG}"), ("card", f"model/{CARD}")):
+            if file in known:
+                found.append(self._hash(what, file, known[file]))
         for split, stated in self.record.predictions.items():
             found.append(self._hash(f"answers to {split}", f"predictions/{split}.parquet", stated.sha256))
         return found
@@ -101,5 +106,32 @@ def open_run_files(folder: Path | str) -> RunFiles:
             f"{folder} is not the folder of a run or a study: it has neither {RECORD}, as `meq train` writes it, nor "
             f"{STUDY}, as `meq study run` does"
         )
+    _refuse_changed(folder)
     task = folder / "model" / TASK
     return RunFiles(folder=folder, record=read_record(folder), task=read_task(task) if task.is_file() else None)
+
+
+def sealed_hashes(folder: Path) -> dict[str, str]:
+    """What the seals of a run and of its model say of their files, by path; nothing for a run without seals."""
+    found = {}
+    for place in (".", "model"):
+        seal = read_seal(folder / place)
+        for name, entry in ({} if seal is None else seal.files).items():
+            found[(Path(place) / name).as_posix()] = entry.sha256
+    return found
+
+
+def _refuse_changed(folder: Path) -> None:
+    """What a run says of itself must be what it wrote; of answers and weights, `hashes` says whether they are.
+
+    A run that is being trained has written a record since, and its seal is that of the one to come.
+    """
+    known = sealed_hashes(folder)
+    for file in (RECORD, f"model/{TASK}", f"model/{CONFIG}", f"model/{SEAL}"):
+        path = folder / file
+        if file in known and path.is_file() and sha256(path) != known[file] and _is_over(folder):
+            raise FormatError(f"{path} changed since the run was sealed: its SHA-256 differs")
+
+
+def _is_over(folder: Path) -> bool:
+    return read_record(folder).over

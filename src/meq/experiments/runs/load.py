@@ -8,23 +8,29 @@ run.predict_table("new.csv").save("answers.csv")
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import HfApi, hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub import HfApi
 
-from meq.core.options import nearest
 from meq.data.contract import Example
 from meq.encoders import Encoder
 from meq.experiments.runs.answers import Answer, Answers
 from meq.experiments.runs.evaluation import Evaluation
 from meq.experiments.study import StudyError
 from meq.models.base import FusionModel
+from meq.models.find import fetched, missing_here
+from meq.models.fitting import read_config
 from meq.models.hub import CONFIG, WEIGHTS
-from meq.training.bundle import TASK, Task, check_weights, read_task
+from meq.models.iterated import Iterated
+from meq.training.bundle import CARD, TASK, Task, check_weights, read_task
 from meq.training.record import RECORD, EncoderFacts, RunRecord, read_record
 from meq.training.request import RunRequest, read_request
+from meq.training.seal import SEAL, check_seal
+
+UPLOADED = (CONFIG, WEIGHTS, TASK, CARD, SEAL)
+"""What belongs to a model and goes to the Hub with it; whatever else lies in its folder stays here."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,6 +43,14 @@ class TrainedRun:
     """None for a model that was loaded without the rest of its run."""
     folder: Path
     """Where its files lie."""
+    sealed: bool = False
+    """Whether there were hashes of all its files to check; runs of older versions have those of some only."""
+
+    @property
+    def not_sealed(self) -> str | None:
+        """What to know of a run without a seal; None for one that has it."""
+        words = f"{self.folder} is not sealed: only its weights were checked, as with runs of older versions of meq"
+        return None if self.sealed else words
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -72,10 +86,15 @@ class TrainedRun:
         return evaluate_run(self, None if path is None else str(path), split=split)
 
     def push_to_hub(self, repo_id: str, *, private: bool = True, token: str | None = None) -> str:
-        """Upload the model's folder, which `load_run(repo_id)` loads again; returns the address."""
+        """Upload the model and its task, which `load_run(repo_id)` loads again; returns the address."""
         api = HfApi(token=token)
         address = api.create_repo(repo_id, private=private, exist_ok=True)
-        api.upload_folder(repo_id=repo_id, folder_path=self.folder, commit_message="Upload a trained run")
+        api.upload_folder(
+            repo_id=repo_id,
+            folder_path=self.folder,
+            allow_patterns=list(UPLOADED),
+            commit_message="Upload a trained run",
+        )
         return str(address)
 
 
@@ -98,16 +117,44 @@ def shown(facts: EncoderFacts) -> str:
 
 
 def load_run(place: str | Path, *, revision: str | None = None, token: str | None = None) -> TrainedRun:
-    """A run's folder, the folder `model` in it, or a repository of the Hub."""
+    """A run's folder, the folder `model` in it, or a repository of the Hub. A file that has changed is an error."""
     folder = _local(Path(place)) or _downloaded(str(place), revision, token)
+    above = folder.parent if folder.name == "model" and (folder.parent / RECORD).is_file() else None
     if not (folder / TASK).is_file():
         raise StudyError(_unfinished(folder))
+    record = None if above is None else read_record(above)
+    if record is not None and not record.over:
+        raise StudyError(_unfinished(folder))
+    sealed = _check_seals(folder, above)
     task = read_task(folder / TASK)
-    check_weights(task, folder / WEIGHTS)
+    check_weights(task, folder / WEIGHTS, hashed=sealed)
     model = FusionModel.from_pretrained(folder).eval()
-    above = folder.parent
-    record = read_record(above) if folder.name == "model" and (above / RECORD).is_file() else None
-    return TrainedRun(model=model, task=task, record=record, folder=folder)
+    run = TrainedRun(model=model, task=task, record=record, folder=folder, sealed=sealed is not None)
+    _run_as_trained(run)
+    return run
+
+
+def _check_seals(folder: Path, above: Path | None) -> str | None:
+    """An error if a file of the model, or of the run above it, is not as it was sealed; else the weights' hash.
+
+    None where there is no seal.
+    """
+    whole = above is None or check_seal(above) is not None
+    seal = check_seal(folder, may_lack=(CARD,))  # the Hub's card may be edited, and is not downloaded
+    return seal.files[WEIGHTS].sha256 if whole and seal is not None else None
+
+
+def _run_as_trained(run: TrainedRun) -> None:
+    """Models saved by older versions do not say by which solver they are run; the study that trained one does."""
+    options = read_config(run.folder / CONFIG)["options"]
+    if not isinstance(run.model, Iterated) or {"solver", "backward"} <= options.keys():
+        return
+    from meq.experiments.build import set_iteration
+    from meq.experiments.runs.raw import arm_of
+
+    arm = arm_of(run)
+    if arm is not None:
+        set_iteration(run.model, arm)
 
 
 def _local(place: Path) -> Path | None:
@@ -121,9 +168,8 @@ def _local(place: Path) -> Path | None:
             f"{place} is not the folder of a trained run: expected {RECORD} and model/ with {CONFIG}, {WEIGHTS} and "
             f"{TASK}"
         )
-    if place.is_absolute() or len(place.parts) != 2 or place.parent.is_dir():  # nothing that the Hub could know
-        beside = [each.name for each in place.parent.iterdir() if each.is_dir()] if place.parent.is_dir() else []
-        raise StudyError(f"there is no run {place}: {nearest(place.name, beside)}")
+    if words := missing_here(place, "run"):
+        raise StudyError(words)
     return None
 
 
@@ -131,18 +177,16 @@ def _unfinished(folder: Path) -> str:
     above = folder.parent
     status = read_record(above).status if (above / RECORD).is_file() else "not finished"
     return (
-        f"{folder} has no {TASK}: the run is not finished (its record says: {status}), or was trained by an older "
-        "version of meq. Go on with an interrupted run by the command that began it, and --resume"
+        f"{folder} has no {TASK} that fits its record: the run is not finished (its record says: {status}), or was "
+        "trained by an older version of meq. Go on with an interrupted run by the command that began it, and --resume"
     )
 
 
 def _downloaded(name: str, revision: str | None, token: str | None) -> Path:
-    files = (TASK, CONFIG, WEIGHTS)
     try:
-        paths = [Path(hf_hub_download(name, file, revision=revision, token=token)) for file in files]
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
-        raise StudyError(
-            f"there is no folder {name}, and the Hub gave no run of that name: {type(error).__name__}: {reason}"
-        ) from error
-    return paths[0].parent
+        folder = fetched(name, (TASK, CONFIG, WEIGHTS), what="run", revision=revision, token=token)[0].parent
+    except FileNotFoundError as error:
+        raise StudyError(str(error)) from error
+    with suppress(FileNotFoundError):  # pushed by an older version
+        fetched(name, (SEAL,), what="seal", revision=revision, token=token)
+    return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 from meq.encoders.survey import Progress
@@ -12,6 +13,8 @@ from meq.experiments.runs.raw import study_above
 from meq.experiments.runs.showcase import Showing, prepare_showcase
 from meq.experiments.study import STUDY, Study, read_study, run_place
 from meq.experiments.tables import records_of
+from meq.files import BusyError, alone
+from meq.training.place import busy
 
 
 def best_run(folder: Path, study: Study, records: Records) -> tuple[str, int] | None:
@@ -50,6 +53,10 @@ def look_for_report(
     files = open_run_files(folder)
     if not files.has_weights or files.reported_split is None:
         return None, ()
-    own = os.access(files.folder, os.W_OK) and study_above(files.folder) is None
-    into = files.folder if own else scratch
-    return into, prepare_showcase(files.folder, into=into, root=root, showing=showing, progress=progress).missing
+    into = files.folder if os.access(files.folder, os.W_OK) and study_above(files.folder) is None else scratch
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(alone(files.folder, busy(files.folder)))
+        except BusyError:  # it is being trained again: only who trains writes there
+            into = scratch
+        return into, prepare_showcase(files.folder, into=into, root=root, showing=showing, progress=progress).missing

@@ -22,10 +22,10 @@ from meq.data.contract import Batch, DataSet, Example, collate
 from meq.encoders import Encoder
 from meq.encoders.survey import Progress
 from meq.errors import in_words, is_users
-from meq.experiments.build import set_iteration
 from meq.experiments.runs.analysis import SCHEMA as ANALYSIS_SCHEMA
 from meq.experiments.runs.analysis import (
     DiagnosisFile,
+    MapsFile,
     Origin,
     RunAnalysis,
     TrajectoryFile,
@@ -33,6 +33,7 @@ from meq.experiments.runs.analysis import (
     read_analysis,
     trajectory_file,
 )
+from meq.experiments.runs.analyze import tested_maps
 from meq.experiments.runs.data import Reading, as_features
 from meq.experiments.runs.encoders import encoders_of_run
 from meq.experiments.runs.explanation import Explanation
@@ -113,8 +114,6 @@ class _Look:
         self.files, self.root, self.showing, self.progress, self.split = files, root, showing, progress, split
         self.run: TrainedRun = load_run(files.folder)
         self.arm = arm_of(self.run)
-        if self.arm is not None:
-            set_iteration(self.run.model, self.arm)
         self.missing: list[str] = []
         self.reproduced: float | None = None
 
@@ -124,12 +123,13 @@ class _Look:
         features = None
         if raw is not None and encoders is not None:
             features = self._tried("features", "mend what is named", partial(self._features, raw, encoders))
-        diagnosis, trajectory = self._kept_analysis()
+        diagnosis, trajectory, maps = self._kept_analysis()
         eigenvalues = None
         if features is not None and self._iterates:
             diagnosis = diagnosis or self._tried("the diagnosis", "report it", partial(self._diagnosed, features))
             trajectory = trajectory or self._tried("the score along k", "report it", partial(self._followed, features))
             eigenvalues = self._tried("the eigenvalues", "report it", partial(self._eigenvalues, features))
+            maps = maps or self._tried("the test of the maps", "report it", partial(self._maps, features))
         examples = () if raw is None else self._examples(raw, encoders)
         return ShowcaseFile(
             schema=SCHEMA,
@@ -141,6 +141,7 @@ class _Look:
             trajectory=trajectory,
             eigenvalues=eigenvalues,
             missing=tuple(self.missing),
+            maps=maps,
         )
 
     @property
@@ -207,17 +208,23 @@ class _Look:
 
     # -- the equilibrium -----------------------------------------------------------------------------------------------
 
-    def _kept_analysis(self) -> tuple[DiagnosisFile | None, TrajectoryFile | None]:
+    def _kept_analysis(self) -> tuple[DiagnosisFile | None, TrajectoryFile | None, MapsFile | None]:
         found: RunAnalysis | None = read_analysis(self.files.folder)
         if found is None or found.diagnosis.origin.weights_sha256 != self.run.task.weights_sha256:
-            return None, None
-        return found.diagnosis, found.trajectory
+            return None, None, None
+        return found.diagnosis, found.trajectory, found.maps
 
     def _diagnosed(self, data: DataSet) -> DiagnosisFile:
         self.progress("diagnosing", 0, 1)
-        found: Diagnosis = diagnose(self.run.model, self._output(data), samples=self.showing.samples)
+        answered = [batch for _, batch in _batches(data)]
+        found: Diagnosis = diagnose(self.run.model, self._output(data), data=answered, samples=self.showing.samples)
         self.progress("diagnosing", 1, 1)
         return diagnosis_file(found, self._origin())
+
+    def _maps(self, data: DataSet) -> MapsFile | None:
+        model = self.run.model
+        assert isinstance(model, Iterated)
+        return tested_maps(model, data, self._origin(), self.progress)
 
     def _followed(self, data: DataSet) -> TrajectoryFile:
         model, total = self.run.model, len(data.splits[self.split])

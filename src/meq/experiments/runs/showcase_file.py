@@ -6,7 +6,7 @@ import base64
 import io
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from PIL import Image
 from torch import Tensor
 
 from meq.data.content import DrawnPicture
-from meq.experiments.runs.analysis import FOLDER, DiagnosisFile, Numbers, Origin, TrajectoryFile
+from meq.data.pictures import open_picture
+from meq.experiments.runs.analysis import FOLDER, DiagnosisFile, MapsFile, Numbers, Origin, TrajectoryFile
 from meq.experiments.runs.explanation import Explanation, ModalityView
+from meq.training.plain import SINCE
 from meq.training.sealed import read_sealed, write_sealed
 
 SHOWCASE = "showcase.json"
@@ -54,6 +56,8 @@ class ExplanationFile:
     explained: int
     target: int | None
     views: Mapping[str, ViewFile]
+    effects: Mapping[str, float] = field(default_factory=dict, metadata=SINCE)
+    evidence: str = field(default="", metadata=SINCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +110,8 @@ class ShowcaseFile:
     eigenvalues: EigenvaluesFile | None
     missing: tuple[str, ...]
     """What could not be computed, why, and what to do about it."""
+    maps: MapsFile | None = field(default=None, metadata=SINCE)
+    """What the maps are worth; None where that was not tested."""
 
 
 def write_showcase(run: Path, found: ShowcaseFile) -> Path:
@@ -133,6 +139,8 @@ def kept_explanation(found: Explanation) -> ExplanationFile:
         explained=found.explained,
         target=found.target,
         views={name: _kept_view(view) for name, view in found.views.items()},
+        effects=dict(found.effects),
+        evidence=found.evidence,
     )
 
 
@@ -145,7 +153,7 @@ def kept_picture(picture: Image.Image) -> str:
 
 
 def opened_picture(kept: str) -> Image.Image:
-    return Image.open(io.BytesIO(base64.b64decode(kept))).convert("RGB")
+    return open_picture(base64.b64decode(kept), name="a picture kept for the report")
 
 
 def _kept_view(view: ModalityView) -> ViewFile:
@@ -174,6 +182,8 @@ def _explanation(example: ExampleFile, kept: ExplanationFile) -> Explanation:
         explained=kept.explained,
         views={name: _view(name, view, example) for name, view in kept.views.items()},
         target=kept.target,
+        effects=kept.effects,
+        evidence=kept.evidence,
     )
 
 

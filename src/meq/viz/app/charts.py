@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from meq.viz.letters import escaped, shortened
 
 WIDTH, HEIGHT = 340, 150
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 22, 24
 """Margins of the plotted part, in the same units."""
+MOST_LETTERS = 200
+"""Of the name of a curve."""
 FLOOR = 1e-8
 """Residuals below this are drawn here: float32 knows nothing smaller."""
 
@@ -63,7 +66,7 @@ def _chart(
 ) -> str:
     frame = _Frame(first=steps[0], last=max(steps[-1], steps[0] + 1), low=min(ticks), high=top or max(ticks))
     parts = [
-        f'<text class="title" x="{LEFT}" y="13">{escape(title)}</text>',
+        f'<text class="title" x="{LEFT}" y="13">{escaped(title)}</text>',
         *(_level(frame, value, word) for value, word in ticks.items()),
         *(_step_name(frame, step) for step in _named_steps(steps)),
         f'<line class="read" x1="{frame.x(read):.1f}" x2="{frame.x(read):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>',
@@ -72,10 +75,10 @@ def _chart(
         f'<line class="now" x1="{frame.x(0):.1f}" x2="{frame.x(0):.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" '
         f'style="transform: translateX(calc(var(--k, {k}) * {frame.stride:.3f}px))"/>',
     ]
-    names = ", ".join(each.name for each in curves)
+    names = ", ".join(shortened(each.name, MOST_LETTERS) for each in curves)
     return (
         f'<svg class="chart" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-        f'aria-label="{escape(f"{title} along the steps: {names}", quote=True)}">{"".join(parts)}</svg>'
+        f'aria-label="{escaped(f"{title} along the steps: {names}")}">{"".join(parts)}</svg>'
     )
 
 
@@ -101,7 +104,7 @@ class _Frame:
 def _level(frame: _Frame, value: float, word: str) -> str:
     y = frame.y(value)
     line = f'<line class="level" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    return f'{line}<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{escape(word)}</text>'
+    return f'{line}<text x="{LEFT - 6}" y="{y + 3.5:.1f}" text-anchor="end">{escaped(word)}</text>'
 
 
 def _step_name(frame: _Frame, step: int) -> str:
@@ -122,7 +125,7 @@ def _polyline(frame: _Frame, curve: Curve, steps: Sequence[int]) -> str:
         elif runs[-1]:
             runs.append([])
     lines = "".join(f'<polyline points="{" ".join(run)}" style="stroke: {curve.colour}"/>' for run in runs if run)
-    return f"<g><title>{escape(curve.name)}</title>{lines}</g>"
+    return f"<g><title>{escaped(curve.name, MOST_LETTERS)}</title>{lines}</g>"
 
 
 def _log(value: float) -> float:

@@ -11,6 +11,7 @@ from meq.data.content import Picture
 from meq.data.contract import DataSet, Example
 from meq.data.registry import DATA_SETS, open_data
 from meq.experiments.runs.load import TrainedRun
+from meq.experiments.runs.raw import raw_data, study_of
 
 COUNT = 6
 LOOKED_AT = 300
@@ -52,7 +53,7 @@ def _own_data(run: TrainedRun) -> DataSet | None:
         options: dict[str, Any] = {} if request is None else dict(request.options)
         few = {key: value for key, value in GENERATED.items() if key in entry.options}
         return open_data(name, **{**options, **few})
-    return None if request is None else request.data_request().open()
+    return None if request is None and study_of(run) is None else raw_data(run)
 
 
 def _pair_of(example: Example) -> Found | None:

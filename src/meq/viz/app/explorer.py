@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from meq.data.content import DrawnPicture, Picture
+from meq.data.findings import DataError
 from meq.experiments.runs.explain import Explainer
 from meq.experiments.runs.explanation import Explanation
 from meq.experiments.runs.load import TrainedRun
+from meq.experiments.study import StudyError
 from meq.viz.app.examples import ExamplePair, example_pairs
-from meq.viz.app.measures import influence_panel, spectrum_panel
+from meq.viz.app.measuring import Measuring
 from meq.viz.app.panels import look_panel
 from meq.viz.app.requests import RefusedError, check_read_whole, check_showable, checked_caption
+
+PATIENCE = 30.0
+"""Seconds that looks are waited for when the page is closed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,9 +33,8 @@ class Asked:
 class Explorer:
     """One model for everybody. It is only read, and every answer depends on its own request alone.
 
-    The model is asked by one at a time. What differentiates the map twice chooses, for the whole process, how attention
-    is computed, and an explanation that computes a step again meanwhile would not find it as it was; figures change
-    settings of matplotlib. Two at once would not be faster either: one already keeps every core busy.
+    Looks are taken one at a time: one already keeps every core busy. Measurements take much longer and are made in a
+    process of their own, so that nobody's look waits for them.
     """
 
     def __init__(self, run: TrainedRun) -> None:
@@ -37,12 +42,19 @@ class Explorer:
         self.explainer = Explainer(run)
         check_showable(self.explainer)
         self._one_at_a_time = threading.Lock()
+        self._measuring = Measuring(run.folder)
+        self._changed = threading.Condition()
+        self._in_hand, self._closed = 0, False
         self._looks: dict[int, tuple[Asked, str]] = {}
         self.pairs: list[ExamplePair] = []
         self.no_pairs: str | None = None
         try:
             self.pairs = example_pairs(run)
-        except (ValueError, OSError, ImportError) as error:
+        except (
+            DataError,
+            StudyError,
+            OSError,
+        ) as error:  # anything else is a fault of ours, and must not look like data
             self.no_pairs = f"the run's own data cannot be read here, so there are no examples to choose from: {error}"
 
     @property
@@ -75,8 +87,9 @@ class Explorer:
             )
         first = checked_caption(caption)
         second = checked_caption(other, "other caption") if (other or "").strip() else None
-        found = self.explain(picture, first, second)
-        return Asked(picture=picture, caption=first), look_panel(found, k)
+        with self._taken_in_hand():
+            found = self.explain(picture, first, second)
+            return Asked(picture=picture, caption=first), look_panel(found, k)
 
     def look_at_example(self, place: int) -> tuple[Asked, str]:
         """The look at an example, which is the same for everybody and computed once; step K is shown first."""
@@ -87,14 +100,39 @@ class Explorer:
 
     def influence(self, asked: Asked | None) -> str:
         """Who moves whom at the state that is read, for the pair that was looked at last."""
-        return self._measured(asked, influence_panel)
+        return self._measured("influence", asked)
 
     def spectrum(self, asked: Asked | None) -> str:
         """The leading eigenvalues at the state that is read, for the pair that was looked at last."""
-        return self._measured(asked, spectrum_panel)
+        return self._measured("spectrum", asked)
 
-    def _measured(self, asked: Asked | None, panel: Callable[[Explainer, Picture, str], str]) -> str:
+    def close(self) -> None:
+        """End what is being measured, wait for the looks that are being taken, and take no other.
+
+        An interpreter that ends while one of its threads computes is aborted by PyTorch.
+        """
+        with self._changed:
+            self._closed = True
+        self._measuring.close()
+        with self._changed:
+            self._changed.wait_for(lambda: self._in_hand == 0, timeout=PATIENCE)
+
+    @contextmanager
+    def _taken_in_hand(self) -> Iterator[None]:
+        with self._changed:
+            if self._closed:
+                raise RefusedError("The page is being closed.")
+            self._in_hand += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._in_hand -= 1
+                self._changed.notify_all()
+
+    def _measured(self, which: str, asked: Asked | None) -> str:
         if asked is None:
             raise RefusedError("There is nothing to measure yet: look at a picture and a caption first.")
-        with self._one_at_a_time:
-            return panel(self.explainer, asked.picture, asked.caption)
+        with self._taken_in_hand():
+            batch = self.explainer.batch([self.explainer.pair(asked.picture, asked.caption)])
+            return self._measuring.measure(which, batch, asked.caption)

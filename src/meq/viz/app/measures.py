@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import base64
 import math
-from html import escape
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from meq.analysis.diagnosis import Diagnosis, diagnose
 from meq.analysis.spectrum import Eigenvalues, leading_eigenvalues
-from meq.data.content import Picture
-from meq.experiments.runs.explain import Explainer
 from meq.viz.heatmap import influence_map
+from meq.viz.letters import escaped
 from meq.viz.spectrum_plane import eigenvalue_plane
 from meq.viz.style import as_svg
 
@@ -23,20 +23,22 @@ SOLVED = 0.1
 PUSHED = "Equilibrium of a row, pushed at a column: size of (I - J)^-1"
 MOVED = "Share by which it changes when an input changes by its own size"
 
+Tensors = Mapping[str, Tensor]
 
-def influence_panel(explainer: Explainer, picture: Picture, caption: str) -> str:
+
+def influence_panel(model: Any, features: Tensors, masks: Tensors, caption: str) -> str:
     """Both tables of the diagnosis as heat maps, and its verdict with the numbers that led to it."""
-    found = diagnose(explainer.run.model, _output(explainer, picture, caption), samples=1)
-    verdict = f"<p><b>{escape(found.verdict.value)}</b>: {escape(found.evidence)}.</p>"
+    found = diagnose(model, _output(model, features, masks), samples=1)
+    verdict = f"<p><b>{escaped(found.verdict.value)}</b>: {escaped(found.evidence)}.</p>"
     return f'<section class="meq-measure">{_about(caption)}{verdict}{_influence_figures(found)}</section>'
 
 
-def spectrum_panel(explainer: Explainer, picture: Picture, caption: str) -> str:
+def spectrum_panel(model: Any, features: Tensors, masks: Tensors, caption: str) -> str:
     """The leading eigenvalues in the complex plane, and what their largest modulus means."""
-    solution = _output(explainer, picture, caption).solution.detach()
+    solution = _output(model, features, masks).solution.detach()
     found = leading_eigenvalues(solution.operator, solution)
-    damping = _damping(explainer.run.model, solution.solver)
-    said = "".join(f"<p>{escape(line)}</p>" for line in radius_in_words(found, damping))
+    damping = _damping(model, solution.solver)
+    said = "".join(f"<p>{escaped(line)}</p>" for line in radius_in_words(found, damping))
     figure = ""
     if not bool(found.values.abs().isnan().all()):
         figure = _figure(eigenvalue_plane(found, damping=damping), "leading eigenvalues in the complex plane")
@@ -68,11 +70,10 @@ def _radius_line(what: str, radius: float) -> str:
     return begin + f"below 1: near this state a disturbance shrinks to a tenth in about {steps:,} steps."
 
 
-def _output(explainer: Explainer, picture: Picture, caption: str) -> Any:
+def _output(model: Any, features: Tensors, masks: Tensors) -> Any:
     """The model's own output for the pair, in eval mode as the run was loaded."""
-    batch = explainer.batch([explainer.pair(picture, caption)])
     with torch.no_grad():
-        return explainer.run.model(batch.features, batch.masks)
+        return model(dict(features), dict(masks))
 
 
 def _damping(model: Any, solver: Any) -> float | None:
@@ -90,9 +91,9 @@ def _influence_figures(found: Diagnosis) -> str:
 
 
 def _about(caption: str) -> str:
-    return f'<p class="about">For the picture and the caption “{escape(caption)}”, at the state that is read.</p>'
+    return f'<p class="about">For the picture and the caption “{escaped(caption)}”, at the state that is read.</p>'
 
 
 def _figure(figure: Figure, alternative: str) -> str:
     data = base64.b64encode(as_svg(figure)).decode()
-    return f'<img class="figure" src="data:image/svg+xml;base64,{data}" alt="{escape(alternative, quote=True)}">'
+    return f'<img class="figure" src="data:image/svg+xml;base64,{data}" alt="{escaped(alternative)}">'

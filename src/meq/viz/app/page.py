@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,24 @@ from meq.data.content import Picture
 from meq.data.findings import DataError
 from meq.experiments.study import StudyError
 from meq.viz.app.explorer import Asked, Explorer
+from meq.viz.app.measuring import MeasuringError
 from meq.viz.app.panels import preview_panel, refusal_panel
 from meq.viz.app.requests import MAX_CHARACTERS, RefusedError, admit_upload
+from meq.viz.app.uploads import Uploads
+from meq.viz.letters import escaped
 
 TITLE = "Equilibrium Explorer"
 SHOW = "(k) => { window.meqShow(k); }"
 PLAY = "() => { window.meqPlay(); }"
+TICKET = "(ticket, file, caption, other, k) => [file ? file.path : '', null, caption, other, k]"
+"""What the server calls an upload stands where a path would: see `uploads`."""
+LOG = logging.getLogger(__name__)
+TOLD = (RefusedError, DataError, StudyError, MeasuringError)
+"""Errors whose messages are meant for the person before the page."""
+BUG = "Something went wrong here, and not by your doing: this is a bug in meq, please report it."
 LOOKING = 2
 """Requests in hand at once: while the model answers one, pictures are drawn for the other."""
-WAITING = 32
+WAITING = 256
 """Requests that may wait; beyond that a person is told to come back."""
 HOUR = 3600
 SYSTEM_FONTS = ("ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
@@ -32,10 +41,10 @@ NO_PICTURE = '<p class="meq-empty">No picture yet.</p>'
 Looked = tuple[Any, Any, Any, Any, Any]
 
 
-def build_page(explorer: Explorer, folder: Path) -> gr.Blocks:
-    """The whole page; uploads arrive in `folder`."""
-    handlers = Handlers(explorer, folder)
-    with gr.Blocks(title=TITLE, analytics_enabled=False, delete_cache=(10, 60)) as page:
+def build_page(explorer: Explorer, uploads: Uploads) -> gr.Blocks:
+    """The whole page; `uploads` is where its pictures arrive."""
+    handlers = Handlers(explorer, uploads)
+    with gr.Blocks(title=TITLE, analytics_enabled=False) as page:
         gr.HTML(_head(explorer), elem_classes="meq-head")
         with gr.Row():
             with gr.Column(scale=2, min_width=300):
@@ -47,7 +56,7 @@ def build_page(explorer: Explorer, folder: Path) -> gr.Blocks:
     return page
 
 
-def launch_options() -> dict[str, Any]:
+def looks_of_page() -> dict[str, Any]:
     """How the page looks: nothing of it comes from elsewhere."""
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="slate", font=SYSTEM_FONTS, font_mono=MONO_FONTS)
     quiet = ("body_text_color_subdued", "block_info_text_color", "block_label_text_color", "block_title_text_color")
@@ -71,6 +80,7 @@ class _Fields:
         )
         self.preview = gr.HTML(_preview(first.picture) if first else NO_PICTURE, elem_id="meq-preview")
         self.upload = gr.File(label="Your own picture", file_types=["image"], height=150, elem_id="meq-upload")
+        self.ticket = gr.Textbox(visible=False)
         self.caption = gr.Textbox(
             value=first.caption if first else "", label="Caption", lines=2, max_lines=4, elem_id="meq-caption",
             placeholder="What the picture might show", max_length=MAX_CHARACTERS + 1, submit_btn=False,
@@ -106,32 +116,40 @@ class _Results:
 class Handlers:
     """What happens when something is used; each call stands for itself."""
 
-    def __init__(self, explorer: Explorer, folder: Path) -> None:
-        self.explorer, self.folder = explorer, folder
+    def __init__(self, explorer: Explorer, uploads: Uploads) -> None:
+        self.explorer, self.uploads = explorer, uploads
 
     def look(self, picture: Picture | None, caption: str, other: str, k: float) -> Looked:
         """Message, what was asked, the view of it, and both measures, which are now of another pair."""
         try:
             asked, shown = self.explorer.look(picture, caption, other, self._step(k))
-        except (RefusedError, DataError, StudyError) as error:
-            return refusal_panel(str(error)), gr.skip(), gr.skip(), gr.skip(), gr.skip()
+        except Exception as error:
+            return refusal_panel(_in_words(error)), gr.skip(), gr.skip(), gr.skip(), gr.skip()
         return "", asked, shown, NOT_MEASURED, NOT_MEASURED
 
     def choose(self, place: int | None) -> tuple[Any, ...]:
         """Picture, preview and captions of an example, and the look at it; the page itself then goes to step k."""
         pairs = self.explorer.pairs
-        chosen = place if place is not None and 0 <= place < len(pairs) else 0
-        pair, (asked, shown) = pairs[chosen], self.explorer.look_at_example(chosen)
-        looked = "", asked, shown, NOT_MEASURED, NOT_MEASURED
-        return pair.picture, _preview(pair.picture), pair.caption, pair.other, *looked
-
-    def admit(self, upload: Any, caption: str, other: str, k: float) -> tuple[Any, ...]:
-        """An empty field, the picture and its preview, and the look at it; what is refused changes nothing."""
+        chosen = place if isinstance(place, int) and 0 <= place < len(pairs) else 0
         try:
-            picture = admit_upload(Path(_path_of(upload)), self.folder)
-        except (RefusedError, DataError) as error:
-            return None, gr.skip(), gr.skip(), refusal_panel(str(error)), *(gr.skip() for _ in range(4))
-        return None, picture, _preview(picture), *self.look(picture, caption, other, k)
+            pair, (asked, shown) = pairs[chosen], self.explorer.look_at_example(chosen)
+            preview = _preview(pair.picture)
+        except Exception as error:
+            return *(gr.skip() for _ in range(4)), refusal_panel(_in_words(error)), *(gr.skip() for _ in range(4))
+        looked = "", asked, shown, NOT_MEASURED, NOT_MEASURED
+        return pair.picture, preview, pair.caption, pair.other, *looked
+
+    def admit(self, ticket: Any, upload: None, caption: str, other: str, k: float) -> tuple[Any, ...]:
+        """An empty field, the picture and its preview, and the look at it; what is refused changes nothing.
+
+        The page sends the ticket of the upload, and nothing of the field itself: Gradio would look for a file.
+        """
+        try:
+            picture = admit_upload(self.uploads, ticket)
+            preview = _preview(picture)
+        except Exception as error:
+            return None, gr.skip(), gr.skip(), refusal_panel(_in_words(error)), *(gr.skip() for _ in range(4))
+        return None, picture, preview, *self.look(picture, caption, other, k)
 
     def influence(self, asked: Asked | None) -> str:
         return _or_refusal(self.explorer.influence, asked)
@@ -141,7 +159,8 @@ class Handlers:
 
     def _step(self, k: float) -> int:
         """A step that is on the page, whatever was sent."""
-        return min(max(int(k), 0), self.explorer.last) if math.isfinite(k) else self.explorer.read
+        number = k if isinstance(k, int | float) else math.nan
+        return min(max(int(number), 0), self.explorer.last) if math.isfinite(number) else self.explorer.read
 
 
 def _connect(page: gr.Blocks, handlers: Handlers, fields: _Fields, results: _Results) -> None:
@@ -151,10 +170,10 @@ def _connect(page: gr.Blocks, handlers: Handlers, fields: _Fields, results: _Res
 
     def on(listen: Callable[..., Any], handler: Callable[..., Any], inputs: list[Any], outputs: list[Any]) -> None:
         """Afterwards the step is shown that the slider is at by then."""
-        raw = handler == handlers.admit  # Gradio's own way of opening an upload leaves a file behind
         event = listen(
-            handler, inputs, outputs + looked, preprocess=not raw, show_progress="minimal",
-            show_progress_on=results.shown, api_visibility="private", concurrency_limit=LOOKING, concurrency_id="look",
+            handler, inputs, outputs + looked, js=TICKET if handler == handlers.admit else None,
+            show_progress="minimal", show_progress_on=results.shown, api_visibility="private",
+            concurrency_limit=LOOKING, concurrency_id="look",
         )  # fmt: skip
         event.then(None, results.k, js=SHOW, api_visibility="private")
 
@@ -162,7 +181,8 @@ def _connect(page: gr.Blocks, handlers: Handlers, fields: _Fields, results: _Res
         example = [picture, fields.preview, fields.caption, fields.other]
         on(page.load, handlers.choose, [fields.example], example)
         on(fields.example.input, handlers.choose, [fields.example], example)
-    on(fields.upload.upload, handlers.admit, [fields.upload, *typed], [fields.upload, picture, fields.preview])
+    arrived = [fields.ticket, fields.upload, *typed]
+    on(fields.upload.upload, handlers.admit, arrived, [fields.upload, picture, fields.preview])
     for listen in (fields.look.click, fields.caption.submit, fields.other.submit):
         on(listen, handlers.look, [picture, *typed], [])
     results.k.change(None, results.k, js=SHOW, api_visibility="private")
@@ -180,16 +200,16 @@ def _connect(page: gr.Blocks, handlers: Handlers, fields: _Fields, results: _Res
 def _or_refusal(measure: Callable[[Asked | None], str], asked: Asked | None) -> str:
     try:
         return measure(asked)
-    except (RefusedError, DataError, StudyError) as error:
-        return refusal_panel(str(error))
+    except Exception as error:
+        return refusal_panel(_in_words(error))
 
 
-def _path_of(upload: Any) -> str:
-    """Where an upload lies, as the page says; whether that is a place of ours is judged by who reads it."""
-    path = upload.get("path") if isinstance(upload, dict) else None
-    if not isinstance(path, str) or not path:
-        raise RefusedError("No picture arrived: upload it again.")
-    return path
+def _in_words(error: Exception) -> str:
+    """What the person is told. Of a fault of ours it is one sentence, and the rest stands in the server's log."""
+    if isinstance(error, TOLD):
+        return str(error)
+    LOG.error("a request failed", exc_info=error)
+    return BUG
 
 
 def _preview(picture: Picture) -> str:
@@ -200,4 +220,4 @@ def _head(explorer: Explorer) -> str:
     run, labels = explorer.run, explorer.run.labels
     shown = ", ".join(labels[:6]) + (f" and {len(labels) - 6:,} more" if len(labels) > 6 else "")
     facts = f"{type(run.model).__name__} trained on {run.task.data}; read at K = {explorer.read}; answers: {shown}"
-    return f"<h1>{TITLE}</h1><p>{escape(facts)}</p>"
+    return f"<h1>{TITLE}</h1><p>{escaped(facts)}</p>"

@@ -6,7 +6,6 @@ import base64
 import io
 import math
 from collections.abc import Sequence
-from html import escape
 
 from PIL import Image
 
@@ -14,12 +13,15 @@ from meq.analysis.tables import number
 from meq.experiments.runs.explanation import Explanation, ModalityView
 from meq.viz.app.charts import Curve, log_chart, share_chart, value_chart
 from meq.viz.colours import FAINT, LOST, PALETTE, ink_on, label_colours, shade
+from meq.viz.letters import escaped
 from meq.viz.overlay import heat_picture
 
 SIDE = 320
 """Pixels of a picture's longer side on the page."""
 MOST_CLASSES = 6
 """Of thousands, those that the model considers most at K."""
+MOST_LETTERS = 200
+"""Of a label or a name, which stand in every step."""
 TITLES = ("Caption", "Other caption")
 MODALITY_COLOURS = (PALETTE[5], PALETTE[3])
 """Apart from those of the labels."""
@@ -37,7 +39,7 @@ def look_panel(explanations: Sequence[Explanation], k: int) -> str:
 
 
 def refusal_panel(message: str) -> str:
-    return f'<div class="meq-refusal" role="alert">{escape(message)}</div>'
+    return f'<div class="meq-refusal" role="alert">{escaped(message)}</div>'
 
 
 def preview_panel(picture: Image.Image, name: str) -> str:
@@ -49,7 +51,7 @@ def preview_panel(picture: Image.Image, name: str) -> str:
     size = f"{picture.width:,} x {picture.height:,}"
     return (
         f'<figure class="meq-preview">{_image(small, f"the chosen picture, {name}")}'
-        f"<figcaption>{escape(name)}, {size} pixels</figcaption></figure>"
+        f"<figcaption>{escaped(name, MOST_LETTERS)}, {size} pixels</figcaption></figure>"
     )
 
 
@@ -67,7 +69,7 @@ def _frame(found: Explanation, row: int, *, shown: bool) -> str:
     step = found.steps[row]
     heat = _image(heat_picture(picture, row, side=SIDE), f"heat map over the picture at step {step}")
     bars = _score(found, row) if found.probabilities is None else _bars(found, row)
-    said = escape(_said(found, row), quote=True)
+    said = escaped(_said(found, row), MOST_LETTERS)
     return (
         f'<div class="frame" data-k="{step}" data-said="{said}"{"" if shown else " hidden"}>'
         f'<div class="seen">{heat}{_words(text, row)}</div>{bars}{_residuals(found, row)}</div>'
@@ -81,7 +83,7 @@ def _words(view: ModalityView, row: int) -> str:
         colour = shade(share / peak)
         marked.append(
             f'<span style="background: {colour}; color: {ink_on(colour)}" title="{share:.2f} times an even share">'
-            f"{escape(word)}</span>"
+            f"{escaped(word)}</span>"
         )
     return f'<p class="words">{" ".join(marked)}</p>'
 
@@ -94,9 +96,9 @@ def _bars(found: Explanation, row: int) -> str:
         width = 100 * chance if math.isfinite(chance) else 0.0
         best = " best" if found.predictions[row] == place else ""
         rows.append(
-            f'<div class="bar{best}"><span class="label">{escape(label)}</span><span class="track">'
+            f'<div class="bar{best}"><span class="label">{escaped(label, MOST_LETTERS)}</span><span class="track">'
             f'<span class="fill" style="width: {width:.1f}%; background: {_label_colour(found, place)}"></span></span>'
-            f'<span class="chance" data-label="{escape(label, quote=True)}">{chance:.3f}</span></div>'
+            f'<span class="chance" data-label="{escaped(label, MOST_LETTERS)}">{chance:.3f}</span></div>'
         )
     left = len(found.labels) - len(rows)
     more = f'<p class="more">and {left:,} other answers</p>' if left else ""
@@ -104,15 +106,18 @@ def _bars(found: Explanation, row: int) -> str:
 
 
 def _score(found: Explanation, row: int) -> str:
-    return f'<div class="bars"><p class="score">{escape(found.labels[0])}: <b>{found.said(row)}</b></p></div>'
+    name = escaped(found.labels[0], MOST_LETTERS)
+    return f'<div class="bars"><p class="score">{name}: <b>{found.said(row)}</b></p></div>'
 
 
 def _residuals(found: Explanation, row: int) -> str:
-    parts = [
-        f'<span><i style="background: {colour}"></i>{escape(name)} <b data-residual="{escape(name, quote=True)}">'
-        f"{number(float(values[row]))}</b></span>"
-        for (name, values), colour in zip(found.residuals.items(), _colours(len(found.residuals)), strict=True)
-    ]
+    parts = []
+    for (name, values), colour in zip(found.residuals.items(), _colours(len(found.residuals)), strict=True):
+        called = escaped(name, MOST_LETTERS)
+        parts.append(
+            f'<span><i style="background: {colour}"></i>{called} <b data-residual="{called}">'
+            f"{number(float(values[row]))}</b></span>"
+        )
     return f'<p class="residuals">residual: {" ".join(parts)}</p>'
 
 
@@ -159,7 +164,7 @@ def _headline(explanations: Sequence[Explanation], row: int) -> str:
     first = explanations[0]
     step = first.steps[row]
     said = "; ".join(_said(each, row) for each in explanations)
-    return f"k = {step}{' (K, read here)' if step == first.read else ''}: {escape(said)}"
+    return f"k = {step}{' (K, read here)' if step == first.read else ''}: {escaped(said, 2 * MOST_LETTERS)}"
 
 
 def _said(found: Explanation, row: int) -> str:
@@ -175,12 +180,18 @@ def _remarks(explanations: Sequence[Explanation]) -> str:
         f"Heat and shaded words: {first.method}, what {whose} depends on; one colour scale for all steps. The dashed "
         f"line is K = {first.read}, the step the answer is read at; what comes after it goes beyond training.",
         *(
+            f"{title}: {each.shares_in_words}."
+            for title, each in zip(TITLES, explanations, strict=False)
+            if each.effects
+        ),
+        *([f"{first.evidence}."] if first.evidence else []),
+        *(
             f"{title}: the iteration stopped being finite after step {each.stopped}, which is shown from then on."
             for title, each in zip(TITLES, explanations, strict=False)
             if each.stopped is not None
         ),
     ]
-    return "".join(f'<p class="remark">{escape(line)}</p>' for line in lines)
+    return "".join(f'<p class="remark">{escaped(line)}</p>' for line in lines)
 
 
 def _image(picture: Image.Image, alternative: str) -> str:
@@ -190,5 +201,5 @@ def _image(picture: Image.Image, alternative: str) -> str:
     data = base64.b64encode(out.getvalue()).decode()
     return (
         f'<img src="data:image/jpeg;base64,{data}" width="{picture.width}" height="{picture.height}" '
-        f'alt="{escape(alternative, quote=True)}">'
+        f'alt="{escaped(alternative, MOST_LETTERS)}">'
     )

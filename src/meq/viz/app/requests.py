@@ -4,25 +4,38 @@ from __future__ import annotations
 
 import hashlib
 import io
-import struct
-import warnings
+import threading
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from meq.data.content import MAX_PIXELS, Picture, PictureFile
+from meq.data.content import Picture
 from meq.data.findings import DataError
+from meq.data.pictures import (
+    PICTURE_FORMATS,
+    SPARE,
+    NoPictureError,
+    TooManyPixelsError,
+    open_picture,
+    open_scaled,
+    size_of_picture,
+)
 from meq.experiments.runs.explain import Explainer
 from meq.experiments.runs.explanation import Explanation
+from meq.viz.app.uploads import MAX_BYTES, Uploads
+from meq.viz.letters import shortened
 
-MAX_BYTES = 10 * 2**20
 MAX_CHARACTERS = 4000
 """More than any text encoder here reads; what is longer does not even reach it."""
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
-"""Pillow reads many more, some by programs of their own: nothing that a stranger sends is tried on those."""
 ENDING = 40
 """Characters of a long text that are quoted, to show where it was cut."""
+LONGEST = 2048
+"""Pixels of a side; no encoder reads more than a few hundred, and forty people with large photographs need room."""
+MAX_NAME = 120
+"""Characters of a file's name."""
+_LARGE = threading.Lock()
+"""Large pictures are unpacked one at a time: each may need hundreds of megabytes until it is scaled down."""
 
 
 class RefusedError(ValueError):
@@ -37,7 +50,10 @@ class UploadedPicture(Picture):
     data: bytes
 
     def open(self) -> Image.Image:
-        return _decoded(self.data, self.name)
+        return _decoded(self.data, self.name).image
+
+    def open_scaled(self, side: int) -> tuple[Image.Image, tuple[int, int]]:
+        return open_scaled(self.data, side, name=self.name)  # it was decoded once before it was let in
 
     def fingerprint(self) -> str:
         return hashlib.sha256(self.data).hexdigest()
@@ -46,34 +62,29 @@ class UploadedPicture(Picture):
         return self.name
 
 
-def admit_upload(path: Path, folder: Path) -> UploadedPicture:
-    """The picture that was uploaded to `path` below `folder`; the file is gone afterwards, whatever came of it."""
-    try:
-        checked = PictureFile(path, folder).checked_path()
-    except DataError as error:  # its message names our folder, which is nobody's business
-        raise RefusedError(f"{path.name} was not uploaded here: upload it again.") from error
-    if not checked.is_file():
-        raise RefusedError(f"{path.name} did not arrive whole: upload it again.")
-    try:
-        size = checked.stat().st_size
-        if size > MAX_BYTES:
-            raise RefusedError(
-                f"{path.name} has {_megabytes(size)}; at most {_megabytes(MAX_BYTES)} are taken: scale it down."
-            )
-        data = checked.read_bytes()
-    except FileNotFoundError as error:
-        raise RefusedError(f"{path.name} did not arrive whole: upload it again.") from error
-    finally:
-        _remove(checked, folder)
-    return admit_picture(data, path.name)
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    image: Image.Image
+    scaled: bool
+
+
+def admit_upload(uploads: Uploads, ticket: Any) -> UploadedPicture:
+    """The picture that was uploaded for that ticket, which serves no second time, whatever comes of it."""
+    upload = uploads.take(ticket) if isinstance(ticket, str) else None
+    if upload is None:
+        raise RefusedError("The picture did not arrive, or waited too long: upload it again.")
+    return admit_picture(upload.data, shortened(upload.name, MAX_NAME))
 
 
 def admit_picture(data: bytes, name: str) -> UploadedPicture:
     """The picture, if it is one, and can be decoded within the limits of `meq.data.content`."""
     if not data:
         raise RefusedError(f"{name} is empty: choose another file.")
-    _decoded(data, name)
-    return UploadedPicture(name, data)
+    if len(data) > MAX_BYTES:
+        raise RefusedError(
+            f"{name} has {_megabytes(len(data))}; at most {_megabytes(MAX_BYTES)} are taken: scale it down."
+        )
+    return UploadedPicture(name, _scaled_file(_decoded(data, name)) or data)
 
 
 def checked_caption(text: str | None, what: str = "caption") -> str:
@@ -125,33 +136,35 @@ def check_showable(explainer: Explainer) -> None:
         )
 
 
-def _decoded(data: bytes, name: str) -> Image.Image:
-    """In RGB. The size that the head states is judged before anything is unpacked."""
+def _decoded(data: bytes, name: str) -> _Decoded:
+    """In RGB, no side longer than `LONGEST`; `meq.data.pictures` says what is decoded at all."""
     try:
-        with warnings.catch_warnings():  # our own limit is stricter than the one that Pillow warns at
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise RefusedError(_too_many_pixels(name, f"says it has {image.width:,} x {image.height:,} pixels"))
-                return image.convert("RGB")
-    except RefusedError:
-        raise
-    except Image.DecompressionBombError as error:
-        raise RefusedError(_too_many_pixels(name, "says it has far more pixels")) from error
-    except UnidentifiedImageError as error:
-        raise RefusedError(f"{name} is not a picture: choose a {_listed(FORMATS)} file.") from error
-    except (OSError, SyntaxError, ValueError, EOFError, struct.error) as error:
+        if max(size_of_picture(data, name=name)) <= LONGEST:
+            return _Decoded(open_picture(data, name=name), scaled=False)
+        with _LARGE:
+            return _Decoded(_scaled_down(data, name), scaled=True)
+    except TooManyPixelsError as error:
+        raise RefusedError(str(error)) from error
+    except NoPictureError as error:
+        raise RefusedError(f"{name} is not a picture: choose a {_listed(PICTURE_FORMATS)} file.") from error
+    except DataError as error:
         raise RefusedError(f"{name} is a damaged picture: save it anew, or choose another.") from error
 
 
-def _too_many_pixels(name: str, says: str) -> str:
-    return f"{name} {says}; at most {MAX_PIXELS:,} are decoded: scale it down."
+def _scaled_down(data: bytes, name: str) -> Image.Image:
+    """In RGB, scaled while it is read where the format can do that, as JPEG can."""
+    image, _ = open_scaled(data, LONGEST // SPARE, name=name)
+    image.thumbnail((LONGEST, LONGEST), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    return image
 
 
-def _remove(path: Path, folder: Path) -> None:
-    path.unlink(missing_ok=True)
-    if path.parent != folder and not any(path.parent.iterdir()):
-        path.parent.rmdir()
+def _scaled_file(picture: _Decoded) -> bytes | None:
+    """A picture that was scaled down, as a file without loss; None where the one that was sent will do."""
+    if not picture.scaled:
+        return None
+    out = io.BytesIO()
+    picture.image.save(out, "PNG", compress_level=1)
+    return out.getvalue()
 
 
 def _megabytes(size: int) -> str:

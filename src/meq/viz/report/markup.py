@@ -6,8 +6,11 @@ import html
 from collections.abc import Iterable, Sequence
 
 from meq.experiments.render import Table
+from meq.viz.letters import escaped, shortened
 
 VOID = ("img", "br", "meta")
+WHOLE = ("src", "href", "content")
+"""Attributes that only we write, and that would be wrong if they were shortened."""
 MANY_COLUMNS = 9
 """From which on a table is set smaller on paper, where it cannot scroll."""
 
@@ -22,7 +25,7 @@ Part = str | Html | None
 
 def tag(name: str, *parts: Part | Iterable[Part], of: dict[str, str] | None = None) -> Html:
     """An element with attributes `of`; strings among its parts are escaped."""
-    attributes = "".join(f' {key}="{html.escape(value, quote=True)}"' for key, value in (of or {}).items())
+    attributes = "".join(f' {key}="{_value(key, value)}"' for key, value in (of or {}).items())
     if name in VOID:
         return Html(f"<{name}{attributes}>")
     return Html(f"<{name}{attributes}>{join(*parts)}</{name}>")
@@ -91,11 +94,16 @@ def _cell(cell: Part, attributes: dict[str, str]) -> Html:
     return tag("th" if "scope" in attributes else "td", cell, of=attributes)
 
 
+def _value(key: str, value: str) -> str:
+    """An attribute; whole pictures stand in some, all other texts are kept in bounds."""
+    return html.escape(value, quote=True) if key in WHOLE else escaped(value)
+
+
 def _escaped(part: Part | Iterable[Part]) -> str:
     if part is None:
         return ""
     if isinstance(part, Html):
         return part
     if isinstance(part, str):
-        return html.escape(part, quote=False)
+        return html.escape(shortened(part), quote=False)
     return "".join(_escaped(each) for each in part)

@@ -20,14 +20,14 @@ def drawing(figure: Figure, *, alt: str, caption: str) -> Html:
     """A figure of lines, sharp at every size; `alt` says what it shows to those who do not see it."""
     content, kind = as_svg(figure), "image/svg+xml"
     if len(content) > LARGE_SVG:
-        content, kind = _webp(Image.open(io.BytesIO(as_png(figure)))), "image/webp"
+        content, kind = _webp(Image.open(io.BytesIO(as_png(figure)), formats=["PNG"])), "image/webp"
     inches = figure.get_size_inches()[0]
     return _figure(content, kind, alt=alt, caption=caption, classes="small" if inches < 7 else "large")
 
 
 def photograph(figure: Figure, *, alt: str, caption: str) -> Html:
     """A figure with pictures in it, as wide as it needs to be: on a phone it scrolls in its box."""
-    picture = Image.open(io.BytesIO(as_png(figure, dpi=120)))
+    picture = Image.open(io.BytesIO(as_png(figure, dpi=120)), formats=["PNG"])
     return _figure(_webp(picture), "image/webp", alt=alt, caption=caption, classes="photograph")
 
 

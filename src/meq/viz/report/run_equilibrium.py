@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from meq.analysis.collapse import QUESTIONS
+from meq.analysis.spectrum import radius_in_words
 from meq.analysis.tables import number, spread
 from meq.experiments.runs.analysis import DiagnosisFile, Numbers, TrajectoryFile
 from meq.experiments.runs.showcase_file import EigenvaluesFile
@@ -18,11 +20,15 @@ from meq.viz.report.pictures import drawing
 from meq.viz.spectrum_plane import eigenvalue_plane
 
 VERDICTS = {
-    "healthy": "the iteration settles, the modalities listen to each other, and every input counts",
+    "healthy": "the iteration settles, it has learned, every modality counts for the answers, and they are coupled",
     "identity collapse": "a step changes nothing any more: the states stay where they began, and the small residual is "
     "no agreement",
     "fixed-point collapse": "every input ends in the same state, so the answer cannot depend on it",
     "expansive": "the iteration moves away from what it should settle at",
+    "does not settle": "the iteration is not at rest within the steps that were allowed",
+    "nothing learned": "its answers are no better than always the same answer, or than chance",
+    "modalities not coupled": "the states do not listen to each other",
+    "no fault found, but not all was measured": "what was measured is in order, which is not yet healthy",
     "modality ignored": "one of the inputs has no part in the answer",
 }
 SINGULAR = "there is no table of influence"
@@ -76,18 +82,41 @@ def along_k(found: TrajectoryFile, *, chance: float | None) -> Html:
 
 def diagnosis(found: DiagnosisFile) -> Html:
     """The verdict, and every number with what it means."""
+    old = found.verdict == "healthy" and not found.findings
     verdict = tag(
         "p",
         tag("strong", f"Verdict: {found.verdict}. "),
         f"{VERDICTS.get(found.verdict, '').capitalize()}. Evidence: {found.evidence}.",
-        of={"class": "good" if found.verdict == "healthy" else "warning"},
+        of={"class": "good" if found.verdict == "healthy" and not old else "warning"},
+    )
+    unknown = (
+        note(
+            "This diagnosis is of an older version, which did not ask whether the answers are right or need every "
+            "modality: run meq analyze again."
+        )
+        if old
+        else None
     )
     rows = [[name, value, meaning] for name, value, meaning in _numbers(found)]
     title = (
         f"{found.measured} of {found.samples} samples of {found.origin.split} were measured, at the state that is read"
     )
     made = grid(["what", "median [min, max]", "what it means"], rows, caption=title, right=[False, True, False])
-    return join(verdict, made)
+    return join(verdict, unknown, _findings(found), made)
+
+
+def _findings(found: DiagnosisFile) -> Html | None:
+    """The questions behind the verdict, each with its answer."""
+    if not found.findings:
+        return None
+    said = {True: "yes", False: "no", None: "not measured"}
+    rows = [[QUESTIONS.get(name, name) + "?", said[each.holds], each.words] for name, each in found.findings.items()]
+    return grid(
+        ["question", "answer", "evidence"],
+        rows,
+        caption="What the verdict rests on; intervals are of 95 %",
+        right=[False] * 3,
+    )
 
 
 def influence(found: DiagnosisFile) -> Html:
@@ -134,7 +163,7 @@ def _numbers(found: DiagnosisFile) -> list[tuple[str, str, str]]:
     steps = tensor(found.further_steps)
     settled = "already there" if bool((steps == 0).all()) else spread(steps)
     rows = [
-        ("spectral radius, undamped", spread(tensor(found.radius)), "below 1: the map itself would settle nearby"),
+        ("spectral radius, undamped", _radius(found), "below 1: the map itself would settle nearby"),
         ("spectral radius, as iterated", spread(tensor(found.damped_radius)), "below 1: what is iterated settles; the "
          "distance to 1 is its pace"),
         ("|J|, rms singular value", spread(tensor(found.statistic)), "size of the Jacobian: 1 for a step that changes "
@@ -142,6 +171,8 @@ def _numbers(found: DiagnosisFile) -> list[tuple[str, str, str]]:
         ("residual at the read state", spread(tensor(found.residual)), "relative length of one more whole step; the "
          "largest modality"),
         (f"further steps to {found.tol:g}", settled, "predicted from pace and residual"),
+        *([("steps until at rest", spread(tensor(found.settling_steps)), "measured, by going on")]
+          if found.settling_steps else []),
     ]  # fmt: skip
     rows += [
         (f"cross/self, {name}", spread(tensor(values)), "how much its update listens to the others, over itself")
@@ -159,6 +190,12 @@ def _numbers(found: DiagnosisFile) -> list[tuple[str, str, str]]:
         *rows,
         ("states differ by", number(found.spread), "between samples, relative; 0: all inputs end in one state"),
     ]
+
+
+def _radius(found: DiagnosisFile) -> str:
+    if len(found.radius_bounds) != 2:
+        return spread(_tensor(found.radius))
+    return radius_in_words(_tensor(found.radius), *(_tensor(bound) for bound in found.radius_bounds))
 
 
 def _tensor(values: Numbers) -> Tensor:

@@ -31,11 +31,17 @@ def examples(found: ShowcaseFile) -> Html:
 
 
 def _how_to_read(found: ShowcaseFile) -> str:
+    worth = (
+        "Whether these maps mean anything for this model was not tested."
+        if found.maps is None
+        else (f"{found.maps.words}.")
+    )
     method = next(each.explanation.method for each in found.examples if each.explanation)
     return (
         "In the figures a row is an example and a column is one step k of the same iteration. The colour over the "
         f"picture and behind the words shows which tokens the answer rests on at that step (method: {method}); the "
-        "border's colour is the answer that would be given there. One scale per row, so columns can be compared."
+        "border's colour is the answer that would be given there. One scale per row, so columns can be compared. "
+        f"{worth}"
     )
 
 
@@ -62,7 +68,15 @@ def _verdict(example: ExampleFile) -> Html:
         return paragraph(f"True: {example.truth}. Answer: {example.answer}.")
     right = example.answer == example.truth
     mark = tag("span", "right" if right else "wrong", of={"class": "right" if right else "wrong"})
-    return paragraph(f"True: {example.truth}. Answer: {example.answer}{sure}: ", mark, f".{_path(example)}")
+    return paragraph(
+        f"True: {example.truth}. Answer: {example.answer}{sure}: ", mark, f".{_path(example)}{_shares(example)}"
+    )
+
+
+def _shares(example: ExampleFile) -> str:
+    """What each modality adds to the answer, beside the maps of its tokens."""
+    found = example.explained()
+    return f" {found.shares_in_words}." if found is not None and found.shares_in_words else ""
 
 
 def _path(example: ExampleFile) -> str:

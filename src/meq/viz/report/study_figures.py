@@ -21,7 +21,7 @@ from meq.viz.curves import Line, residual_along_k, score_along_k
 from meq.viz.grounding import grounding_grid
 from meq.viz.report.markup import Html
 from meq.viz.report.pictures import drawing, photograph
-from meq.viz.style import new_figure, plain, styled
+from meq.viz.style import MOST_OF_NAME, new_figure, plain, styled
 
 ACROSS = 3
 MOST_LINES = len(PALETTE)
@@ -145,7 +145,7 @@ def _multiples(study: Study, records: Records) -> Figure:
 
 
 def _panel(axes: Axes, arm: str, study: Study, records: Records) -> None:
-    axes.set_title(plain(arm), fontsize=8.5)
+    axes.set_title(plain(arm, MOST_OF_NAME), fontsize=8.5)
     axes.tick_params(labelbottom=True)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
     for place, seed in enumerate(study.seeds):

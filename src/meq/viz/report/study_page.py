@@ -7,7 +7,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from meq.experiments.compare import CALLED, NOT_CALLED, ArmLine, Records, compare, compare_groups, scored_pairs
+from meq.experiments.bootstrap import answers_of, intervals
+from meq.experiments.compare import (
+    CALLED,
+    NOT_CALLED,
+    TOO_FEW,
+    ArmLine,
+    Records,
+    compare,
+    compare_groups,
+    scored_pairs,
+)
 from meq.experiments.manifest import MANIFEST, read_manifest
 from meq.experiments.measures import measured_of
 from meq.experiments.measures.contract import Values
@@ -24,7 +34,9 @@ from meq.viz.report.study_figures import arms, looks_along_k, residuals, scores_
 
 CALLED_MEANS = (
     "A difference between two arms is called when its absolute value exceeds twice the sample standard deviation of "
-    "the differences paired by seed; anything else is not called, which does not mean that the arms are alike."
+    "the differences paired by seed; anything else is not called, which does not mean that the arms are alike. With "
+    "fewer than three seeds nothing is called. In brackets: the middle 95 % of the difference over draws of the "
+    "examples, a paired bootstrap."
 )
 
 
@@ -100,15 +112,22 @@ def _answer(files: StudyFiles) -> str:
         return f"{files.study.reference} has no score yet."
     spread = "" if reference.spread is None else f" (spread {reference.spread:.2g})"
     words = f"On {main[0]} it has a mean {main[1]} of {reference.mean:.4g}{spread}."
-    for verdict in (CALLED, NOT_CALLED):
+    over = _over_examples(files, *main)
+    for verdict in (CALLED, NOT_CALLED, TOO_FEW):
         named = [
-            f"{line.arm} {line.difference:+.3g}"
+            f"{line.arm} {line.difference:+.3g}{over.get(line.arm, '')}"
             for line in lines
             if line.verdict == verdict and line.difference is not None
         ]
         if named:
             words += f" {verdict.capitalize()}: {', '.join(named)}."
     return words
+
+
+def _over_examples(files: StudyFiles, split: str, metric: str) -> dict[str, str]:
+    """By arm: the interval of its difference to the reference, in brackets."""
+    found = intervals(files.study, files.records, answers_of(files.folder), split=split, metrics=[metric])[metric]
+    return {each.arm: f" ({each.low:+.3g} to {each.high:+.3g})" for each in found if None not in (each.low, each.high)}
 
 
 def _comparison(files: StudyFiles) -> Html:
@@ -140,7 +159,7 @@ def _grounding(files: StudyFiles) -> list[Section]:
 
 
 def _tables(files: StudyFiles) -> Html:
-    made = make_tables(files.study, files.records, files.measured)
+    made = make_tables(files.study, files.records, files.measured, answers=answers_of(files.folder))
     runs = made.pop(RUNS_TABLE)
     prefix = f"{files.study.name}: "
     shown = [

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from meq.training.files import sha256, write_bytes
+from meq.files import sha256, write_bytes
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     write_bytes(tmp_path / "a", b"first")
-    monkeypatch.setattr("meq.training.files.os.fsync", full)
+    monkeypatch.setattr("meq.files.os.fsync", full)
     with pytest.raises(OSError, match="No space left"):
         write_bytes(tmp_path / "a", b"second")
     assert (tmp_path / "a").read_bytes() == b"first"

@@ -1,0 +1,263 @@
+"""What the answers owe to training and to each modality: against constant answers, and with a modality shuffled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from meq.analysis.subject import held_still
+from meq.analysis.tables import number
+
+FEWEST = 20
+"""Labelled samples that can say anything: of fewer, intervals by resampling are too narrow."""
+RESAMPLES, LEVEL = 2000, 0.95
+DRAWS = 2
+"""Shufflings of each modality; their losses are averaged sample by sample."""
+BATCH = 64
+HARDLY = 0.1
+"""A modality whose shuffling changes less than this share of the answers does not count, however sure its loss is."""
+NEAR = 0.1
+"""An answer that is a number counts as changed if it moves by more than this share of the targets' deviation."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over samples with its 95 % interval, by seeded resampling of the samples (paired percentile bootstrap)."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{number(self.value)} [{number(self.low)}, {number(self.high)}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Measured on labelled samples; every difference is paired, sample by sample."""
+
+    samples: int
+    lost: int
+    """Samples whose logits are not finite: wrong answers, and left out where answers are numbers."""
+    score_name: str
+    score: float
+    """Share of right answers; for soft labels what the answers are worth; for numbers the mean error, negative."""
+    constant: float
+    """The score of the best constant answer on these samples: the most frequent class, or the median."""
+    chance: float
+    """The score of an answer drawn at random; NaN for numbers."""
+    gain: Estimate
+    """The score above the better of constant and chance."""
+    losses: Mapping[str, Estimate]
+    """By modality: what the score loses when the modality is shuffled across the samples."""
+    changed: Mapping[str, float]
+    """By modality: the share of answers that its shuffling changes."""
+
+    @property
+    def enough(self) -> bool:
+        return self.samples >= FEWEST
+
+    @property
+    def learned(self) -> bool:
+        return self.gain.low > 0
+
+    def counts(self, name: str) -> bool:
+        return self.losses[name].low > 0 and self.changed[name] >= HARDLY
+
+
+def measure_answers(model: Any, data: Iterable[Any] | Any, *, seed: int = 0) -> Answers:
+    """Score the model on labelled batches (`features`, `masks`, `target`), as they are and with modalities shuffled.
+
+    A sample gets the tokens of another one, drawn from all that have the modality, never its own. Everything is held
+    in memory once: give hundreds of samples, not a whole data set.
+    """
+    batches = [data] if hasattr(data, "features") else list(data)
+    pool = _Pool.of(batches)
+    head = str(getattr(model, "head_kind", "classes"))
+    with torch.no_grad(), held_still(model):
+        logits = pool.answered(model, {})
+        judged = _Judged.of(logits, pool.target, head)
+        losses, changed = {}, {}
+        random = np.random.default_rng(seed)
+        for name in pool.names:
+            drawn = [pool.answered(model, {name: pool.partners(name, random)}) for _ in range(DRAWS)]
+            loss = torch.stack([judged.points - judged.scored(each) for each in drawn]).mean(0)
+            losses[name] = estimate(loss[judged.kept], seed)
+            changed[name] = float(torch.stack([judged.changed(each) for each in drawn]).mean())
+    return Answers(
+        samples=int(judged.kept.sum()),
+        lost=judged.lost,
+        score_name=judged.name,
+        score=float(judged.points[judged.kept].mean()),
+        constant=float(judged.constant.mean()),
+        chance=judged.chance,
+        gain=_gain(judged, seed),
+        losses=losses,
+        changed=changed,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """Points per sample, those of the best constant answer, and the score of chance."""
+
+    head: str
+    name: str
+    target: Tensor
+    logits: Float[Tensor, "N C"]
+    constant: Float[Tensor, " N"]
+    chance: float
+
+    @classmethod
+    def of(cls, logits: Tensor, target: Tensor, head: str) -> _Judged:
+        if head == "score":
+            target = target.double().reshape(len(target))
+            return cls(head, "negative absolute error", target, logits, -(target - target.median()).abs(), torch.nan)
+        if head == "labels":
+            worth = target.double()
+            return cls(
+                head, "soft accuracy", target, logits, worth[:, int(worth.mean(0).argmax())], float(worth.mean())
+            )
+        target = target.long().reshape(len(target))
+        right = (target == target.mode().values).double()
+        return cls(head, "accuracy", target, logits, right, 1 / logits.shape[1])
+
+    @property
+    def points(self) -> Float[Tensor, " N"]:
+        return self.scored(self.logits)
+
+    @property
+    def kept(self) -> Tensor:
+        """The samples that count: all but numbers that are none."""
+        return self._finite(self.logits) if self.head == "score" else torch.ones(len(self.logits), dtype=torch.bool)
+
+    @property
+    def lost(self) -> int:
+        return int((~self._finite(self.logits)).sum())
+
+    def scored(self, logits: Tensor) -> Float[Tensor, " N"]:
+        if self.head == "score":
+            return -(logits[:, 0].double() - self.target).abs()
+        said = logits.argmax(1)
+        if self.head == "labels":
+            points = self.target.double().gather(1, said[:, None])[:, 0]
+        else:
+            points = (said == self.target).double()
+        return points.where(self._finite(logits), 0.0)
+
+    def changed(self, logits: Tensor) -> Float[Tensor, " N"]:
+        if self.head == "score":
+            moved = (logits[:, 0] - self.logits[:, 0]).double().abs()
+            return (moved > NEAR * self.target.std(correction=0)).double()
+        return (logits.argmax(1) != self.logits.argmax(1)).double()
+
+    @staticmethod
+    def _finite(logits: Tensor) -> Tensor:
+        return torch.isfinite(logits).all(1)
+
+
+def _gain(judged: _Judged, seed: int) -> Estimate:
+    """Above the better of the two, paired with the constant answer where that is the better one."""
+    points, constant = judged.points[judged.kept], judged.constant[judged.kept]
+    chance = judged.chance
+    better = constant if not float(constant.mean()) < chance else torch.full_like(constant, chance)
+    return estimate(points - better, seed)
+
+
+def estimate(values: Float[Tensor, " N"], seed: int) -> Estimate:
+    if len(values) == 0:
+        return Estimate(float("nan"), float("nan"), float("nan"))
+    numbers = values.numpy()
+    rows = np.random.default_rng(seed).integers(0, len(numbers), (RESAMPLES, len(numbers)))
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(numbers[rows].mean(1), [tail, 1 - tail])
+    return Estimate(float(numbers.mean()), float(low), float(high))
+
+
+class _Pool:
+    """Labelled samples one by one, so that a modality of one can be given to another whatever batch it came in."""
+
+    def __init__(self, rows: list[dict[str, tuple[Tensor, Tensor | None]]], target: Tensor) -> None:
+        self.rows, self.target = rows, target
+        self.names = list(dict.fromkeys(name for row in rows for name in row))
+
+    @classmethod
+    def of(cls, batches: Sequence[Any]) -> _Pool:
+        if not batches:
+            raise ValueError("there were no labelled batches: a generator that was used up, or an empty split?")
+        rows, targets = [], []
+        for place, batch in enumerate(batches):
+            target = getattr(batch, "target", None)
+            if target is None:
+                raise ValueError(f"batch {place} of the data has no target: without labels there is nothing to score")
+            targets.append(target.detach().cpu())
+            rows += [_sample(batch, row) for row in range(len(target))]
+        return cls(rows, torch.cat(targets))
+
+    def partners(self, name: str, random: np.random.Generator) -> list[int]:
+        """Whose tokens each sample gets: somebody else's, and its own where it has none or nobody else has."""
+        given = list(range(len(self.rows)))
+        order = random.permutation([row for row in given if _has(self.rows[row], name)])
+        for place, row in enumerate(order):
+            given[int(row)] = int(order[(place + 1) % len(order)])
+        return given
+
+    def answered(self, model: Any, instead: Mapping[str, Sequence[int]]) -> Float[Tensor, "N C"]:
+        """The model's logits, with some modalities taken from other samples."""
+        found = []
+        for start in range(0, len(self.rows), BATCH):
+            places = range(start, min(start + BATCH, len(self.rows)))
+            made = {
+                name: _stacked([self.rows[instead[name][at] if name in instead else at].get(name) for at in places])
+                for name in self.names
+            }
+            features = {name: x for name, (x, _) in made.items()}
+            masks = {name: mask for name, (_, mask) in made.items() if mask is not None}
+            logits = model(features, masks).logits
+            if logits is None:
+                raise ValueError(f"{type(model).__name__} was built without classes: it gives no answers to score")
+            found.append(logits.float().cpu())
+        return torch.cat(found)
+
+
+def _sample(batch: Any, row: int) -> dict[str, tuple[Tensor, Tensor | None]]:
+    masks = batch.masks or {}
+    return {name: (x[row], masks[name][row] if name in masks else None) for name, x in batch.features.items()}
+
+
+def _has(row: Mapping[str, tuple[Tensor, Tensor | None]], name: str) -> bool:
+    if name not in row:
+        return False
+    mask = row[name][1]
+    return mask is None or bool(mask.any())
+
+
+def _stacked(parts: Sequence[tuple[Tensor, Tensor | None] | None]) -> tuple[Tensor, Tensor | None]:
+    """Samples in one batch, short ones padded along the tokens, which come last but one; a mask if any is needed."""
+    like = next(part[0] for part in parts if part is not None)
+    filled = [(torch.zeros_like(like), False) if part is None else part for part in parts]
+    if like.ndim == 1:  # vectors: one token each
+        real = torch.tensor([mask is None or bool(mask) for _, mask in filled], device=like.device)
+        return torch.stack([x for x, _ in filled]), None if bool(real.all()) else real
+    longest = max(x.shape[-2] for x, _ in filled)
+    tokens, masks = [], []
+    for x, mask in filled:
+        missing = longest - x.shape[-2]
+        real = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
+        real = real if mask is None else real & _per_token(mask, real)
+        tokens.append(torch.nn.functional.pad(x, (0, 0, 0, missing)))
+        masks.append(torch.nn.functional.pad(real, (0, missing)))
+    mask = torch.stack(masks)
+    return torch.stack(tokens), None if bool(mask.all()) else mask
+
+
+def _per_token(mask: Tensor | bool, like: Tensor) -> Tensor:
+    """A mask per token, or per sample, or False for a modality that is not there."""
+    whole = torch.as_tensor(mask, device=like.device)
+    return whole.reshape(whole.shape + (1,) * (like.ndim - whole.ndim)).expand_as(like)
