@@ -87,5 +87,5 @@ def test_sounds_are_described_in_words_and_on_a_sheet(tmp_path: Path) -> None:
 
 
 def test_sounds_of_a_set_that_knows_its_own_columns_are_refused() -> None:
-    with pytest.raises(DataError, match=r"'scenes' knows its own columns: leave out audios"):
+    with pytest.raises(DataError, match=r"'scenes' knows its own columns: leave out `audios`"):
         DataRequest(data="scenes", audios=("clip",)).open()
