@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import io
 import os
@@ -12,6 +13,7 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -51,6 +53,9 @@ def _swept() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
+        with suppress(RuntimeError):  # there is none
+            asyncio.get_event_loop().close()
+        asyncio.set_event_loop(None)
         gc.collect()
 
 
