@@ -16,7 +16,8 @@ import torch
 from meq.core.options import nearest
 from meq.data.findings import DataError
 from meq.data.registry import open_data
-from meq.errors import EXTRAS, LONGEST, Interrupted, in_words, is_users, raised_on_purpose, terminable, told, where
+from meq.errors import EXTRAS, Interrupted, in_words, is_users, raised_on_purpose, terminable, told, where
+from meq.foreign import LONGEST
 from meq.models.match import match_parameters
 from meq.training import TrainConfig
 from meq.training.plain import loads

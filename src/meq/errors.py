@@ -33,8 +33,8 @@ EXTRAS: Mapping[str, str] = {
 """Which extra of meq brings a package that is not always there, by the name it is imported by."""
 OUT_OF_MEMORY = "DefaultCPUAllocator"
 """Whose words torch uses where memory runs out on a CPU; the error itself is a plain RuntimeError."""
-LONGEST, LINES = 600, 8
-"""Characters of each line of a message, which loses its middle where it is longer; and how many lines there may be."""
+LINES = 8
+"""How many lines a message may have; each loses its middle where it is longer than what is shown."""
 
 
 class Interrupted(KeyboardInterrupt):
@@ -43,8 +43,6 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.number = number
-
-    number = signal.SIGTERM
 
 
 def is_users(error: BaseException) -> bool:
@@ -110,11 +108,7 @@ def where(error: BaseException) -> str:
 
 def shortened(words: str) -> str:
     """Without control characters, which a terminal would obey, and without the middle of what is too long."""
-    half, lines = LONGEST // 2, []
-    for line in words.strip().splitlines()[:LINES]:
-        clean = "".join(each if each.isprintable() else "?" for each in line)
-        lines.append(clean if len(clean) <= LONGEST else f"{clean[:half]} ... {clean[-half:]}")
-    return "\n".join(lines)
+    return "\n".join(shown(line) for line in words.strip().splitlines()[:LINES])
 
 
 @contextmanager

@@ -9,7 +9,7 @@ GAP = " [...] "
 
 def shown(text: object, limit: int = LONGEST) -> str:
     """One line of at most `limit` printable characters; showing it a second time changes nothing."""
-    return cut(printable(cut(str(text), limit)), limit)
+    return _cut(printable(_cut(str(text), limit)), limit)
 
 
 def printable(text: str) -> str:
@@ -19,8 +19,7 @@ def printable(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
-def cut(text: str, limit: int) -> str:
-    """The text without its middle, where it is longer than the limit."""
+def _cut(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     end = (limit - len(GAP)) // 3
