@@ -19,6 +19,8 @@ from importlib.util import find_spec
 from types import FrameType, TracebackType
 from typing import NoReturn
 
+from meq.foreign import shown
+
 RAISE = dis.opmap["RAISE_VARARGS"]
 PACKAGE = __name__.partition(".")[0]
 NEVER_WORDS = (AssertionError, NotImplementedError, LookupError, AttributeError, NameError)
