@@ -59,15 +59,15 @@ def read_seal(folder: Path) -> Seal | None:
     return seal
 
 
-def check_seal(folder: Path, *, may_lack: Iterable[str] = (), skip: Iterable[str] = ()) -> Seal | None:
+def check_seal(folder: Path, *, may_lack: Iterable[str] = ()) -> Seal | None:
     """The seal, if every file is as it was sealed; an error names those that are not. None where there is no seal."""
     seal = read_seal(folder)
     if seal is None:
         return None
-    lacking, skipped = set(may_lack), set(skip)
+    lacking = set(may_lack)
     for name, entry in seal.files.items():
         path = folder / name
-        if name in skipped or (name in lacking and not path.is_file()):
+        if name in lacking and not path.is_file():
             continue
         if not path.is_file():
             raise FormatError(f"{path} is missing: {folder / SEAL} names it")
