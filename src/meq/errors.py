@@ -44,8 +44,6 @@ class Interrupted(KeyboardInterrupt):
         super().__init__(f"stopped by {signal.Signals(number).name}")
         self.number = number
 
-    number = signal.SIGTERM
-
 
 def is_users(error: BaseException) -> bool:
     """Whether an error tells the user something to do, so that a sentence is enough."""

@@ -47,7 +47,8 @@ def explain(
         from meq.viz.explained import check_form, draw_explanation  # on use: it imports matplotlib
 
         check_form(animation)
-        check_choice(method, "--method", list(METHODS))
+        if method is not None:
+            check_choice(method, "--method", list(METHODS))
         check_there(image, "picture")
         check_folder(out, "--out")
         run = load_run(model)
