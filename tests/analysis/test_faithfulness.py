@@ -58,7 +58,7 @@ def test_the_right_map_beats_random_ones_and_constant_and_wrong_maps_do_not(monk
     generator = torch.Generator().manual_seed(0)
     x = 0.1 * torch.randn(60, 10, 2, generator=generator)
     place = torch.randint(0, 10, (60,), generator=generator)
-    x[torch.arange(40), place, 0] = 6.0
+    x[torch.arange(60), place, 0] = 6.0
     data = [SimpleNamespace(features={"image": x}, masks={})]
     right = torch.nn.functional.one_hot(place, 10).float()
     gains = {}

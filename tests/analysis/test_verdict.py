@@ -14,6 +14,7 @@ from meq.analysis import Verdict
 from meq.analysis.answers import FEWEST, measure_answers
 from meq.analysis.collapse import identity_in_words
 from meq.analysis.diagnosis import Diagnosis
+from meq.analysis.settling import settling_in_words
 from meq.data import collate
 from meq.data.contract import Example
 from meq.models.coupling import Coupling
@@ -108,7 +109,14 @@ def test_a_model_that_needs_thousands_of_steps_does_not_settle(good: meq.MutualE
     assert found.findings["settles"].holds is False
     assert found.verdict is Verdict.UNSETTLED, str(found)
     assert "not at rest (to 0.001) within 1,000 steps" in found.evidence
-    assert "further steps" in found.evidence
+
+
+def test_the_words_say_within_how_many_steps_or_about_how_many_it_would_take() -> None:
+    none, far = torch.tensor([0.0, 0.0]), torch.tensor([0.0, 1979.0])
+    assert settling_in_words(torch.tensor([12.0, 34.0]), none, tol=1e-3, bound=1000) == "to 0.001 within 34 steps"
+    words = settling_in_words(torch.tensor([12.0, torch.inf]), far, tol=1e-3, bound=1000)
+    assert words.startswith("1 of 2 samples are not at rest (to 0.001) within 1,000 steps")
+    assert words.endswith("about 1,979 further steps")
 
 
 def test_a_model_that_answers_by_the_text_alone_ignores_the_picture() -> None:

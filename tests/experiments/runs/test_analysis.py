@@ -17,7 +17,7 @@ PAIRS = {"image": {"image": [1.0], "text": [0.1]}, "text": {"image": [0.1], "tex
 def old_diagnosis() -> dict[str, Any]:
     """As it was written before the verdict asked about answers."""
     each = {"image": [0.2], "text": [0.3]}
-    numbers = dict.fromkeys(("radius", "damped_radius", "statistic", "residual", "further_steps"), [0.9])
+    numbers = {key: [0.9] for key in ("radius", "damped_radius", "statistic", "residual", "further_steps")}
     return {
         **{"origin": ORIGIN, "verdict": "healthy", "evidence": "every input counts", "samples": 1, "measured": 1},
         **{"diverged": 0, "tol": 0.001, "spread": 0.5, "page": "verdict: healthy", **numbers},
