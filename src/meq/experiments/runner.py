@@ -224,7 +224,7 @@ def check_study(study: Study, prepared: Prepared) -> None:
 
 
 def _is_passing(record: RunRecord) -> bool:
-    """It failed of something that is no fault of the run; versions before 0.2 recorded that as a failure."""
+    """It failed of something that is no fault of the run; older versions recorded that as a failure."""
     return record.error is not None and any(words in record.error.message for words in FULL_WORDS)
 
 
