@@ -6,7 +6,7 @@ import ast
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.metadata import packages_distributions, requires
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,6 @@ tomllib = pytest.importorskip("tomllib", reason="reads pyproject.toml, which Pyt
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "meq"
 FLOORS = (">=", "~=", "==")
-PART_OF = {"starlette": "gradio"}
-"""What is part of another package's own interface, and comes with it: a page of gradio is a Starlette application."""
 NOT_FOR_USERS = ("dev",)
 """Extras whose packages code under src must not import."""
 
@@ -120,12 +118,7 @@ def test_every_import_is_of_something_that_is_required() -> None:
     """By the package itself, or by one of its extras; what only developers install is not there for users."""
     assert {"torch", "numpy", "PIL"} <= {found.module for found in IMPORTS}
     known = set(declared(extras=True))
-    known |= {part for part, whole in PART_OF.items() if whole in known and part in needed_by(whole)}
     assert [f"{found.place}: {found.module}" for found in IMPORTS if not found.distributions & known] == []
-
-
-def needed_by(name: str) -> set[str]:
-    return {canonicalize_name(Requirement(line).name) for line in requires(name) or []}
 
 
 def needs_an_extra() -> list[Import]:
