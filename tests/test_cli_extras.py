@@ -65,7 +65,8 @@ def without_extras(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list
     folder = tmp_path_factory.mktemp("bare")
     write_table(folder)
     (folder / "csd").mkdir()
-    (folder / "csd" / "CMU_MOSEI_Labels.csd").write_bytes(b"\x89HDF\r\n\x1a\n")
+    for part in ("Labels", "VisualFacet42", "COVAREP", "TimestampedWordVectors"):
+        (folder / "csd" / f"CMU_MOSEI_{part}.csd").write_bytes(b"\x89HDF\r\n\x1a\n")
     (folder / "csd" / "folds.json").write_text(json.dumps({"train": ["a"], "dev": ["b"], "test": ["c"]}))
     asked = json.dumps([list(EXTRAS), [*WORK, *(command for command, _ in NEEDS)]])
     done = subprocess.run(
