@@ -49,7 +49,7 @@ def test_rows_are_examples_and_columns_are_steps_with_the_answer_as_border() -> 
             assert border.get_linewidth() > 2
         assert f"truth: {found.labels[found.target or 0]}" in words_of(figure)
     assert {"input", "k = 0, start", "k = 1", f"k = K = {STEPS}, read"} <= set(words_of(figure))
-    assert any(text.startswith("Attribution: gradient") for text in words_of(figure))
+    assert any(text.startswith("Attribution: grad-cam") for text in words_of(figure))
 
 
 def test_heat_and_shades_of_a_row_have_one_scale() -> None:
