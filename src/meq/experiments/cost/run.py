@@ -22,6 +22,7 @@ from meq.experiments.cost.tables import cost_table, sweep_table
 from meq.experiments.render import Table
 from meq.experiments.runs.encoders import encoders_of_run
 from meq.experiments.runs.load import TrainedRun
+from meq.experiments.runs.raw import raw_data, study_of
 from meq.experiments.study import StudyError
 from meq.models.iterated import Iterated
 
@@ -175,8 +176,8 @@ def _own_data(run: TrainedRun) -> DataSet:
     if asked is None and run.record is None:
         raise StudyError(f"{run.folder} is a model without its run, so that its data is not known. {_instead(run)}")
     try:
-        if asked is not None:
-            return asked.data_request().open()
+        if asked is not None or study_of(run) is not None:
+            return raw_data(run)
         assert run.record is not None
         return _generated(run, run.record.data.name, run.record.data.facts)
     except (DataError, OSError) as error:

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from meq.data.content import DrawnPicture, Picture
-from meq.data.findings import DataError
+from meq.errors import in_words, is_users
 from meq.experiments.runs.explain import Explainer
 from meq.experiments.runs.explanation import Explanation
 from meq.experiments.runs.load import TrainedRun
-from meq.experiments.study import StudyError
 from meq.viz.app.examples import ExamplePair, example_pairs
 from meq.viz.app.measuring import Measuring
 from meq.viz.app.panels import look_panel
@@ -50,12 +49,11 @@ class Explorer:
         self.no_pairs: str | None = None
         try:
             self.pairs = example_pairs(run)
-        except (
-            DataError,
-            StudyError,
-            OSError,
-        ) as error:  # anything else is a fault of ours, and must not look like data
-            self.no_pairs = f"the run's own data cannot be read here, so there are no examples to choose from: {error}"
+        except Exception as error:
+            if not is_users(error):  # a fault of ours must not look like data that is missing
+                raise
+            said = in_words(error)
+            self.no_pairs = f"the run's own data cannot be read here, so there are no examples to choose from: {said}"
 
     @property
     def read(self) -> int:
