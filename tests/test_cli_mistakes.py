@@ -84,7 +84,7 @@ BEFORE_READING: list[tuple[list[str], int, str]] = [
         1,
         "begin one there: did you mean 'runs/photos'?",
     ),
-    (["train", *TABLE, "--resume", "--out", "empty"], 1, "no run in empty to resume; leave out --resume"),
+    (["train", *TABLE, "--resume", "--out", "empty"], 1, "leave out --resume to begin a run in empty: there is none to go on with"),
     (["train", *TABLE, "--out", "file"], 1, "--out file: that is a file"),
     (["train", *TABLE, "--out", "file/below"], 1, "so there can be no folder below it"),
     (["train", *TABLE, "--store", "file"], 1, "--store file: that is a file"),

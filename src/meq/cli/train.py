@@ -170,7 +170,7 @@ def _check_place(place: Path, store: Path | None, resume: bool, data: str) -> No
         check_folder(store, "--store")
     if resume and not (place / RECORD).is_file():
         beside = "" if place.exists() else nearest_beside(place)
-        raise ValueError(f"there is no run in {place} to resume; leave out --resume to begin one there{beside}")
+        raise ValueError(f"leave out --resume to begin a run in {place}: there is none to go on with{beside}")
     if not resume and any((place / "checkpoints").glob("step-*")):
         raise ValueError(
             f"{place} already holds a run: choose another folder, or go on with it: {resume_command(data, place)}"
