@@ -8,7 +8,6 @@ import re
 import shutil
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,9 +81,13 @@ BEFORE_READING: list[tuple[list[str], int, str]] = [
     (
         ["train", *TABLE, "--resume", "--out", "runs/photso"],
         1,
-        "begin one there: did you mean 'runs/photos'?",
+        "there is none to go on with: did you mean 'runs/photos'?",
     ),
-    (["train", *TABLE, "--resume", "--out", "empty"], 1, "leave out --resume to begin a run in empty: there is none to go on with"),
+    (
+        ["train", *TABLE, "--resume", "--out", "empty"],
+        1,
+        "leave out --resume to begin a run in empty: there is none to go on with",
+    ),
     (["train", *TABLE, "--out", "file"], 1, "--out file: that is a file"),
     (["train", *TABLE, "--out", "file/below"], 1, "so there can be no folder below it"),
     (["train", *TABLE, "--store", "file"], 1, "--store file: that is a file"),
@@ -237,7 +240,7 @@ def test_a_place_that_may_not_be_written_is_refused_at_once(here: Path, monkeypa
 
 def test_too_little_room_is_said_at_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = shutil.disk_usage(here)._replace(free=1000)
-    monkeypatch.setattr("meq.cli.outset.shutil.disk_usage", lambda path: few)
+    monkeypatch.setattr("meq.files.shutil.disk_usage", lambda path: few)
     for command in (
         ["train", *TABLE, "--out", "new"],
         ["encode", *TABLE, "--store", "new"],
@@ -248,18 +251,17 @@ def test_too_little_room_is_said_at_once(here: Path, monkeypatch: pytest.MonkeyP
     ):
         code, _, errors = run(*command)
         assert code == 1
-        assert "the disk has 0.00 GB left" in errors
+        assert "1.0 kB are free on its disk" in errors
     assert not (here / "new").exists()
 
 
 def test_features_that_cannot_fit_are_refused_before_they_are_made(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full = SimpleNamespace(disk_usage=lambda path: SimpleNamespace(free=1000))
     encoding = import_module("meq.encoders.encode")
-    monkeypatch.setattr(encoding, "shutil", full)
+    monkeypatch.setattr(encoding, "free_bytes", lambda path: 1000)
     monkeypatch.setattr(encoding, "fill", None)
     code, _, errors = run("encode", *TABLE, "--store", "store")
     assert code == 1
-    assert re.search(r"contents take at least 0\.\d\d GB, and the disk has 0\.00 GB left", errors)
+    assert re.search(r"contents take at least \d+\.\d kB, and 1\.0 kB are free on its disk", errors)
     shutil.rmtree(here / "store", ignore_errors=True)
 
 

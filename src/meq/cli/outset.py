@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from meq.core.options import nearest
 from meq.data.registry import DATA_SETS
 from meq.data.request import DataRequest, nearest_beside
 from meq.data.table_files import TABLE_SUFFIXES, is_table
+from meq.files import free_bytes, in_bytes
 
-GB = 2**30
 LEAST = 2**24
 """Free bytes that any result needs, however small: below it a disk counts as full."""
 
@@ -44,10 +43,10 @@ def check_file(file: Path, option: str, *, suffixes: Sequence[str] = ()) -> None
 
 def check_room(place: Path, option: str, *, room: int) -> None:
     """An error if the disk has less than so many bytes left."""
-    free = shutil.disk_usage(_existing(place)).free
+    free = free_bytes(place)
     if free < room:
         raise ValueError(
-            f"{option} {place}: the disk has {free / GB:.2f} GB left, and about {room / GB:.2f} GB are needed; make "
+            f"{option} {place}: {in_bytes(free)} are free on its disk, and about {in_bytes(room)} are needed; make "
             "room, or choose another place"
         )
 

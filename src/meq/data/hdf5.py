@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 def open_hdf5(path: Path, opened: ExitStack) -> Group:
     """The root of a file, which stays open as long as `opened` does."""
-    h5py = _h5py()
+    h5py = require_h5py()
     open_regular(path).close()  # a pipe or a device would hold the library forever
     with _explained(f"{path}: not a readable HDF5 file", "; download it again"):
         return Group(opened.enter_context(h5py.File(path, "r")), path)
@@ -50,13 +50,13 @@ class Group:
     def group(self, name: str) -> Group | None:
         """The folder of that name; None if there is none."""
         part = self._own(name)
-        return Group(part, self.file) if isinstance(part, _h5py().Group) else None
+        return Group(part, self.file) if isinstance(part, require_h5py().Group) else None
 
     def data_set(self, name: str) -> DataSetOfFile | None:
         """The data set of that name; None if there is none."""
         part = self._own(name)
         place = f"{self.file}: {self._group.name}/{name}"
-        return DataSetOfFile(part, place) if isinstance(part, _h5py().Dataset) else None
+        return DataSetOfFile(part, place) if isinstance(part, require_h5py().Dataset) else None
 
     def _own(self, name: str) -> Any:
         """A part of the file itself; a link of another kind could lead to any file of the machine."""
@@ -64,7 +64,7 @@ class Group:
             return None
         with _explained(f"{self.file}: broken"):
             link = self._group.get(name, getlink=True)
-            if isinstance(link, _h5py().HardLink):
+            if isinstance(link, require_h5py().HardLink):
                 return self._group[name]
         raise DataError(f"{self.file}: {self._group.name}/{name} leads outside of the file, and is not followed")
 
@@ -93,7 +93,7 @@ class DataSetOfFile:
 
     def _check_kind(self) -> None:
         """Numbers, or texts; an array in every cell, or a pointer to one, is neither."""
-        text = self.kind == "S" or _h5py().check_string_dtype(self.dtype) is not None
+        text = self.kind == "S" or require_h5py().check_string_dtype(self.dtype) is not None
         if self.kind not in "fiu" and not text:
             raise DataError(f"{self.place} holds {self.dtype}, where numbers or texts should be")
 
@@ -122,7 +122,7 @@ def as_float32(numbers: Array) -> Array:
         return numbers.astype(np.float32)
 
 
-def _h5py() -> ModuleType:
+def require_h5py() -> ModuleType:
     try:
         import h5py  # type: ignore[import-untyped]
     except ImportError as error:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from meq.data.findings import DataError, Findings
-from meq.data.hdf5 import DataSetOfFile, Group, as_float32, open_hdf5
+from meq.data.hdf5 import DataSetOfFile, Group, as_float32, open_hdf5, require_h5py
 from meq.data.jsonl import read_json
 from meq.data.mosei_clips import MODALITIES, Clips
 
@@ -36,6 +36,7 @@ Array = np.ndarray[Any, Any]
 
 def read_csd(labels: Path, findings: Findings) -> dict[str, Clips]:
     """The clips of the videos that `folds.json` lists; those that fail to align are dropped, and named."""
+    require_h5py()  # said before any file is missed
     folder = labels.parent
     folds = _folds(folder / FOLDS)
     with ExitStack() as opened:

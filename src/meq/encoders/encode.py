@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from meq.encoders.shards import DTYPES, Identity, StoreError
 from meq.encoders.store import Features, FeatureStore
 from meq.encoders.survey import Progress, Survey, as_error, each_of, take_survey
 from meq.encoders.writing import ShardWriter, fill, filling, mend
+from meq.files import free_bytes, in_bytes
 
 
 @checked_options
@@ -185,12 +185,11 @@ def refuse_too_little_room(kept: Features, new: int) -> None:
     """
     least = kept.identity.width * DTYPES[kept.identity.dtype].itemsize
     mean = sum(shard.size for shard in kept.shards.values()) / len(kept) if len(kept) else least
-    place = next(each for each in (kept.folder, *kept.folder.absolute().parents) if each.exists())
-    needed, free = new * max(mean, least), shutil.disk_usage(place).free
+    needed, free = new * max(mean, least), free_bytes(kept.folder)
     if needed > free:
         raise StoreError(
-            f"{kept.folder}: {new:,} contents take at least {needed / 2**30:.2f} GB, and the disk has "
-            f"{free / 2**30:.2f} GB left: make room, or choose another place for the store"
+            f"{kept.folder}: {new:,} contents take at least {in_bytes(needed)}, and {in_bytes(free)} are free on its "
+            "disk: make room, or choose another place for the store"
         )
 
 

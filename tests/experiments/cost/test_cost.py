@@ -337,9 +337,9 @@ def test_the_command_prints_a_table_or_json(runs: Path) -> None:
         (["--steps", "1,x"], "whole numbers are needed, as in --steps 1,2,5; got '1,x'"),
         (["--tokens", "imge=3"], "did you mean 'image'"),
         (["--tokens", "image=3"], "how many tokens 'text'"),
-        (["--tokens", "image=0", "--tokens", "text=1"], "at least one token"),
+        (["--tokens", "image=0", "--tokens", "text=1"], "numbers of at least 1 are needed, as in --tokens image=50"),
         (["--tokens", "image"], "as in --tokens image=50"),
-        (["--steps", "0,2"], "steps must be"),
+        (["--steps", "0,2"], "numbers of at least 1 are needed, as in --steps 1,2,5"),
         (["--device", "cud"], "no device 'cud'"),
     ],
 )

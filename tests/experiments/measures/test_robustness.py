@@ -148,10 +148,12 @@ def test_the_table_compares_means_of_draws_seed_by_seed() -> None:
     values = {
         ("concat", 0): found(0.8, 0.5, 0.7),
         ("concat", 1): found(0.8, 0.6, 0.6),
+        ("concat", 2): found(0.8, 0.6, 0.6),
         ("meq", 0): found(0.9, 0.8, 0.8),
         ("meq", 1): found(0.9, 0.7, 0.9),
+        ("meq", 2): found(0.9, 0.8, 0.8),
     }
-    table = Robustness().tables(study(COUPLED, CONCAT), values)["robustness"]
+    table = Robustness().tables(study(COUPLED, CONCAT, seeds=(0, 1, 2)), values)["robustness"]
     keys = [column.key for column in table.columns]
     assert [row[:2] for row in table.rows] == [(None, "none"), ("image", "noise 0.1")]
     cells = dict(zip(keys, table.rows[1], strict=True))

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -36,7 +35,7 @@ class PromptProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state is h11.IDLE:
+        if self._is_idle():
             self._expect_head()
         elif self._deadline is not None:
             self._deadline.cancel()
@@ -47,12 +46,15 @@ class PromptProtocol(H11Protocol):
             self._deadline.cancel()
         super().connection_lost(exc)
 
+    def _is_idle(self) -> bool:
+        return str(self.conn.their_state) == "IDLE"  # by name: h11 comes with uvicorn, and is not ours to import
+
     def _expect_head(self) -> None:
         if self._deadline is None:
             self._deadline = self.loop.call_later(HEAD_SECONDS, self._hang_up)
 
     def _hang_up(self) -> None:
-        if self.conn.their_state is h11.IDLE and self.transport is not None:
+        if self._is_idle() and self.transport is not None:
             self.transport.close()
 
 
