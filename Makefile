@@ -24,13 +24,13 @@ demo: .venv/installed ## Run the demonstration
 	$(RUN) -m meq demo
 
 test: .venv/installed ## Run the tests, on all cores; ARGS="-k rotation -x" goes to pytest, WORKERS=0 for one process
-	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
+	$(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 fuzz: .venv/installed ## Meet the code with drawn inputs and faults for longer; MINUTES=30 is a rough total
-	MEQ_FUZZ_MINUTES=$(MINUTES) $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile -m fuzz $(ARGS)
+	MEQ_FUZZ_MINUTES=$(MINUTES) $(RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder -m fuzz $(ARGS)
 
 floors: .venv-floors/installed ## Run the engine's, the models' and the tables' tests on the oldest versions that are allowed
-	$(FLOORS_RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile $(FLOORS_TESTS)
+	$(FLOORS_RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(FLOORS_TESTS)
 
 check: lint types test ## Everything a change has to pass
 

@@ -19,7 +19,13 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 set_profile()
 torch.set_num_threads(1)  # the problems are tiny, and threads that wait for each other cost more than they give
+SLOW = ("test_export", "test_docs", "test_survival", "test_compile", "test_examples", "test_processes", "test_cli_demo")
+"""Files of few tests that take long: begun first, or one core would sit with them at the end while the others wait."""
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.stem not in SLOW)
 
 
 @pytest.fixture(params=DEVICES)

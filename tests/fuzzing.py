@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, settings
 MINUTES = float(os.environ.get("MEQ_FUZZ_MINUTES", "0"))
 """0 in the suite."""
 EXAMPLES = 25
+PER_MINUTE = 60
+"""Examples of each hypothesis test for each of the MINUTES, so that all of them together take about as long."""
 Case = TypeVar("Case")
 
 
@@ -24,10 +26,17 @@ def set_profile() -> None:
     """Called once, by `conftest.py`."""
     unhurried = {"deadline": None, "suppress_health_check": list(HealthCheck), "print_blob": True}
     settings.register_profile("suite", max_examples=EXAMPLES, derandomize=True, database=None, **unhurried)
-    settings.register_profile("fuzz", max_examples=max(EXAMPLES, round(100 * MINUTES)), **unhurried)
+    settings.register_profile("fuzz", max_examples=max(EXAMPLES, round(PER_MINUTE * MINUTES)), **unhurried)
     settings.load_profile("fuzz" if MINUTES else "suite")
 
 
-def some(cases: Sequence[Case], count: int) -> list[Case]:
-    """`count` of the cases in the suite, always the same ones; all of them under `make fuzz`."""
-    return list(cases) if MINUTES else random.Random(0).sample(list(cases), min(count, len(cases)))
+def some(cases: Sequence[Case], count: int, *, per_minute: int | None = None) -> list[Case]:
+    """`count` of the cases in the suite, always the same ones; under `make fuzz` all of them.
+
+    Where all would take hours, as every byte of a file would, `per_minute` says how many to draw for each of MINUTES.
+    """
+    if not MINUTES:
+        return random.Random(0).sample(list(cases), min(count, len(cases)))
+    if per_minute is None:
+        return list(cases)
+    return random.sample(list(cases), min(max(count, round(per_minute * MINUTES)), len(cases)))

@@ -34,7 +34,7 @@ def test_a_flipped_byte_anywhere_in_a_store_is_found_and_its_file_named(tmp_path
     assert len(files) == 3
     for path in files:
         content = path.read_bytes()
-        for at in {0, len(content) - 1, *some(range(min(len(content), 20_000)), 60)}:
+        for at in {0, len(content) - 1, *some(range(min(len(content), 20_000)), 60, per_minute=60)}:
             changed = bytearray(content)
             changed[at] ^= 1 << draw.randrange(8)
             path.write_bytes(changed)

@@ -42,7 +42,7 @@ def test_a_flipped_byte_anywhere_in_a_checkpoint_is_found(tmp_path: Path) -> Non
     draw = random.Random(None if MINUTES else 16)
     for path in sorted(newest.iterdir()):
         content = path.read_bytes()
-        for at in {0, len(content) - 1, *some(range(len(content)), 40)}:
+        for at in {0, len(content) - 1, *some(range(len(content)), 40, per_minute=40)}:
             changed = bytearray(content)
             changed[at] ^= 1 << draw.randrange(8)
             path.write_bytes(changed)
