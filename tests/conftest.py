@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
+
+# of what the tests start, too: threads that spin while other tests have the cores are many times slower than none
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import jaxtyping
 import pytest
