@@ -134,7 +134,7 @@ def test_a_message_is_short_and_holds_nothing_that_a_terminal_obeys() -> None:
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_bug_is_told_with_its_place_inside_meq() -> None:
-    error = error_of(lambda: nearest(1, ["a"]))  # type: ignore[arg-type]
+    error = error_of(lambda: nearest("a", 1))  # type: ignore[arg-type]
     assert not is_users(error)
     assert where(error).startswith("core/options.py, line ")
     assert "this is a bug in meq, please report it: core/options.py" in told(error)

@@ -319,3 +319,17 @@ def test_what_cannot_matter_is_an_error_and_not_a_zero() -> None:
     for name in ("head.0.weight", "sides.image.gate.read_proposal.weight"):
         with pytest.raises(ValueError, match="the operator has no parameter"):
             derive_equilibrium(model.operator, model(features).solution, parameters={name: direction})
+
+
+def test_a_stand_in_that_stands_in_for_nothing_cannot_matter() -> None:
+    model = meq.FeatureSum(WIDTHS_OF_SUM, 2, 4, heads=2).double().eval()
+    features = {name: torch.randn(2, 3, width).double() for name, width in WIDTHS_OF_SUM.items()}
+    solution = model(features).solution
+    assert solution is not None
+    name = next(name for name, _ in model.operator.named_parameters() if name.startswith("stand_ins"))
+    tangent = {name: torch.ones_like(dict(model.operator.named_parameters())[name])}
+    with pytest.raises(ValueError, match="cannot matter here"):
+        derive_equilibrium(model.operator, solution.detach(), parameters=tangent)
+
+
+WIDTHS_OF_SUM = {"image": 3, "text": 4}

@@ -212,7 +212,7 @@ def test_answers_that_are_not_finite_are_wrong_and_counted() -> None:
 
 def test_labels_that_are_missing_are_an_error() -> None:
     batch = SimpleNamespace(features={"a": torch.zeros(3, 2)}, masks={}, target=None)
-    with pytest.raises(ValueError, match="batch 0 of the data has no target"):
+    with pytest.raises(TypeError, match="batch 0 of the data must be an object with `features`"):
         measure_answers(_Constant("classes", lambda f: f["a"]), batch)
     with pytest.raises(ValueError, match="no labelled batches"):
         measure_answers(_Constant("classes", lambda f: f["a"]), [])
@@ -251,3 +251,32 @@ def test_the_one_judgement_of_an_identity_is_not_fooled_by_what_is_missing() -> 
     assert identity_in_words(gates=[], cross_self=[], statistic=1.0) is None  # nothing is known of it
     assert identity_in_words(gates=closed, cross_self=[], statistic=1.0) is not None  # one joint state
     assert identity_in_words(gates=closed, cross_self=[nan], statistic=nan) is None
+
+
+def test_a_modality_that_no_labelled_sample_has_is_not_measured_and_never_healthy() -> None:
+    model = trained(labelled(128, by="text"))
+    data = labelled(100, seed=4, by="text")
+    alone = SimpleNamespace(features={"text": data.features["text"]}, masks=None, target=data.target)
+    found = judged(model, alone)
+    assert found.verdict is not Verdict.HEALTHY, str(found)
+    assert found.findings["counts"].holds is not True
+    assert "no labelled sample has image" in found.findings["counts"].words or "image" in found.evidence
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ((1, 2), "batch 0 of the data must be an object with `features`"),
+        ([{"features": {}}], "batch 0 of the data must be an object with `features`"),
+        (SimpleNamespace(features={"image": torch.zeros(6, 3, 4)}, masks=None, target=[0, 1]), "whose target is list"),
+        (SimpleNamespace(features={"image": torch.zeros(6, 3, 4)}, masks=None, target=torch.zeros(5)), "5 targets for"),
+    ],
+)
+def test_data_of_another_form_is_a_sentence(good: meq.MutualEquilibrium, data: Any, said: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=said):
+        judged(good, data)
+    with pytest.raises(TypeError, match="needs what the model returned"):
+        meq.diagnose(good, labelled(4).features)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="samples must be a whole number of at least 1"):
+        judged(good, None, samples=0)

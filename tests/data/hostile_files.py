@@ -184,6 +184,9 @@ def hdf5_cases(path: Path) -> dict[str, Callable[[h5py.Group], None]]:
     structure = np.dtype([("a", "f4"), ("b", "S10")])
     return {
         "claims a terabyte": claims((2**30, 300), chunks=(1, 300)),
+        "nothing stored in millions of chunks": claims((2**24, 1), chunks=(1, 1)),
+        "nothing stored of what it claims": claims((2**25, 1), chunks=(1000, 1)),
+        "texts that are not there": claims((2**23, 1), h5py.string_dtype(), chunks=(1000, 1)),
         "claims many rows": claims((2**40, 3), chunks=(1, 3)),
         "a chunk of gigabytes": claims((3, 3), maxshape=(None, 3), chunks=(2**28, 3)),
         "texts of gigabytes": claims((3, 1), "S1000000000", chunks=(1, 1)),

@@ -251,6 +251,21 @@ def test_other_attributes_pass_as_trainers_set_their_own() -> None:
     for name in ("hf_device_map", "is_parallelizable", "config", "_tol", "name_or_path", "step_count"):
         setattr(model, name, 1)
         assert getattr(model, name) == 1
+    model.to = model.to  # as launchers do that wrap it, though it is one letter away from `tol`
+
+
+class Handing(meq.MutualEquilibrium):
+    """A class of somebody's own that hands its options on."""
+
+    def __init__(self, *args: Any, extra: int = 2, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.extra = extra
+
+
+def test_a_class_that_hands_its_options_on_is_loaded_again(tmp_path: Path) -> None:
+    Handing(widths={"image": 3, "text": 4}, classes=2, dim=8, heads=2, steps=3, extra=5).save_pretrained(tmp_path)
+    loaded = Handing.from_pretrained(tmp_path)
+    assert (loaded.extra, loaded.steps) == (5, 3)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from rich.console import Console
 from training.small import PENALTIES, small_config, small_data, small_model, train_small
 
 from meq.data import collate
+from meq.data.contract import Batch
 from meq.objectives import Evaluation, Objective, ResidualCorrection
 from meq.objectives.penalty import Measured
 from meq.training import Vitals, fit
@@ -158,3 +159,18 @@ def test_a_model_that_does_not_iterate_has_no_vitals() -> None:
     data = small_data()
     model = meq.Concat(data.widths, 2, dim=8, head_width=8)
     assert take_vitals(model, collate(data.splits["dev"][:4], data.widths), 0, radius_samples=1) is None
+
+
+def test_vitals_of_multiple_choice_count_every_choice_as_a_row() -> None:
+    model = small_model(head="choices", dropout=0.0).eval()
+    generator = torch.Generator().manual_seed(0)
+    features = {
+        name: torch.randn(*((3, 4) if place else (3,)), 2, width, generator=generator)
+        for place, (name, width) in enumerate(model.widths.items())
+    }
+    batch = Batch(ids=["a", "b", "c"], features=features, masks={}, target=torch.zeros(3).long())
+    vitals = take_vitals(model, batch, 0, radius_samples=2)
+    assert vitals is not None
+    assert (vitals.diverged, vitals.samples) == (0, 12)
+    assert math.isfinite(vitals.radius)
+    assert raised([vitals]) == []

@@ -148,3 +148,13 @@ def test_checkpoints_hold_no_pickle(tmp_path: Path) -> None:
     train_small(tmp_path)
     kinds = {path.suffix for path in tmp_path.rglob("*") if path.is_file()}
     assert kinds <= {".safetensors", ".json", ".md", ".parquet"}
+
+
+def test_a_run_that_is_over_is_not_overwritten_though_its_checkpoints_are_gone(tmp_path: Path) -> None:
+    train_small(tmp_path)
+    before = (tmp_path / "record.json").read_bytes()
+    shutil.rmtree(tmp_path / "checkpoints")
+    for resume in (False, True):
+        with pytest.raises(TrainingError, match="holds a run that is over, and its checkpoints are gone"):
+            train_small(tmp_path, resume=resume)
+    assert (tmp_path / "record.json").read_bytes() == before

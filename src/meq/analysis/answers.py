@@ -58,6 +58,8 @@ class Answers:
     """By modality: what the score loses when the modality is shuffled across the samples."""
     changed: Mapping[str, float]
     """By modality: the share of answers that its shuffling changes."""
+    absent: tuple[str, ...] = ()
+    """Modalities that the model reads and no labelled sample has: nothing is known of them."""
 
     @property
     def enough(self) -> bool:
@@ -100,6 +102,7 @@ def measure_answers(model: Any, data: Iterable[Any] | Any, *, seed: int = 0) -> 
         gain=_gain(judged, seed),
         losses=losses,
         changed=changed,
+        absent=tuple(name for name in getattr(model, "widths", {}) if not pool.has(name)),
     )
 
 
@@ -193,12 +196,13 @@ class _Pool:
             raise ValueError("there were no labelled batches: a generator that was used up, or an empty split?")
         rows, targets = [], []
         for place, batch in enumerate(batches):
-            target = getattr(batch, "target", None)
-            if target is None:
-                raise ValueError(f"batch {place} of the data has no target: without labels there is nothing to score")
+            target = _checked_target(batch, place)
             targets.append(target.detach().cpu())
             rows += [_sample(batch, row) for row in range(len(target))]
         return cls(rows, torch.cat(targets))
+
+    def has(self, name: str) -> bool:
+        return any(_has(row, name) for row in self.rows)
 
     def partners(self, name: str, random: np.random.Generator) -> list[int]:
         """Whose tokens each sample gets: somebody else's, and its own where it has none or nobody else has."""
@@ -224,6 +228,20 @@ class _Pool:
                 raise ValueError(f"{type(model).__name__} was built without classes: it gives no answers to score")
             found.append(logits.float().cpu())
         return torch.cat(found)
+
+
+def _checked_target(batch: Any, place: int) -> Tensor:
+    target = getattr(batch, "target", None)
+    if not isinstance(getattr(batch, "features", None), Mapping) or not isinstance(target, Tensor):
+        raise TypeError(
+            f"batch {place} of the data must be an object with `features` (a dict of tensors by modality), `masks` (a "
+            f"dict or None) and `target` (a tensor of labels), got {type(batch).__name__}"
+            + (f" whose target is {type(target).__name__}" if hasattr(batch, "features") else "")
+        )
+    sizes = {name: len(x) for name, x in batch.features.items()}
+    if any(size != len(target) for size in sizes.values()):
+        raise ValueError(f"batch {place} of the data has {len(target)} targets for {sizes} samples")
+    return target
 
 
 def _sample(batch: Any, row: int) -> dict[str, tuple[Tensor, Tensor | None]]:

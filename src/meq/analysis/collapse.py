@@ -182,7 +182,9 @@ def counts_finding(facts: Mapping[str, Any], answers: Answers | None) -> Finding
     words = "; ".join(parts)
     if not answers.enough:
         return Finding(None, f"{words}; {FEWEST} samples are the fewest that can tell")
-    ignored = [name for name in answers.losses if not answers.counts(name)]
+    ignored = [name for name in answers.losses if name not in answers.absent and not answers.counts(name)]
+    if answers.absent and not ignored:
+        return Finding(None, f"{words}; no labelled sample has {' or '.join(answers.absent)}")
     return Finding(not ignored, f"{' and '.join(ignored)} does not count: {words}" if ignored else words)
 
 

@@ -78,7 +78,7 @@ def derive_equilibrium(
     """
     tol = reachable_tolerance(solution.state) if tol is None else tol
     direction = _Direction(operator, solution, inputs, parameters or {})
-    direction.check(one_sample(solution, 0))
+    direction.check(solution)
     rows = [_one_row(operator, solution, row, direction, nested, tol, budget) for row in range(len(solution.steps))]
     return EquilibriumDerivative(
         equilibrium=_batched([r.equilibrium for r in rows]),
@@ -152,9 +152,10 @@ class _Direction:
         moved = layout.unflatten([x if d is None else x.detach() + step * d for x, d in pairs])
         return self._at(moved, {name: self.known[name].detach() + step * d for name, d in self.parameters.items()})
 
-    def check(self, sample: Solution) -> None:
-        """What moves must be read by T or its start, or its derivative would be a zero that says nothing."""
-        values, layout = pytree.tree_flatten_with_path(sample.inputs)
+    def check(self, solution: Solution) -> None:
+        """What moves must be read by T or its start, for some sample, or its derivative would be a zero that says
+        nothing."""
+        values, layout = pytree.tree_flatten_with_path(solution.inputs)
         tangents = layout.flatten_up_to(self.inputs)
         leaves = [x if d is None else x.detach().requires_grad_() for (_, x), d in zip(values, tangents, strict=True)]
         named = {
@@ -166,12 +167,14 @@ class _Direction:
         named |= {f"the parameter {name!r}": weight for name, weight in weights.items()}
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             operator, inputs = self._at(layout.unflatten(leaves), weights)
-            reached = [*evaluate(operator, sample.state, inputs).values(), *operator.start(inputs).values()]
-            total = torch.stack([x.sum() for x in reached]).sum()
+            reached = [*evaluate(operator, solution.state, inputs).values(), *operator.start(inputs).values()]
+            # drawn weights: a plain sum over normalised entries is constant, whatever moves them
+            drawn = torch.Generator().manual_seed(0)
+            total = torch.stack([(x * torch.randn(x.shape, generator=drawn).to(x)).sum() for x in reached]).sum()
         unread = list(named)
         if total.requires_grad:
             found = torch.autograd.grad(total, list(named.values()), allow_unused=True)
-            unread = [name for name, gradient in zip(named, found, strict=True) if gradient is None]
+            unread = [name for name, x in zip(named, found, strict=True) if x is None or not bool(x.any())]
         if unread:
             raise ValueError(
                 f"{unread[0]} cannot matter here: neither T nor its start depends on it, so there is nothing to derive"

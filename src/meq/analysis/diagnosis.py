@@ -33,7 +33,7 @@ from meq.analysis.settling import settling_tolerance, steps_to_settle
 from meq.analysis.sources import find_sources
 from meq.analysis.spectrum import radius_in_words, spectrum_of
 from meq.analysis.tables import number, spread, square_table, text_table
-from meq.core.options import checked_options, nearest
+from meq.core.options import checked_options, nearest, whole_number
 from meq.core.solution import Solution, Stop
 from meq.core.solve import solve
 from meq.core.solvers import Damped
@@ -163,6 +163,8 @@ def diagnose(
     the number of steps within which it is to settle. `branch` names an inner node of a tree; its root is looked at
     unless one is named.
     """
+    whole_number("samples", samples)
+    whole_number("probes", probes)
     solution = _chosen_solution(model, out, branch).detach()
     finite = [row for row, stop in enumerate(solution.stop) if stop is not Stop.DIVERGED]
     few = some_samples(solution, finite[:samples])
@@ -187,6 +189,10 @@ def _wrapped(words: str) -> list[str]:
 
 
 def _chosen_solution(model: Any, out: Answered, branch: str | None) -> Solution:
+    if not hasattr(out, "solution") or not hasattr(out, "branches"):
+        raise TypeError(
+            f"diagnose(model, out) needs what the model returned, out = model(...), got {type(out).__name__}"
+        )
     if branch is not None and branch not in out.branches:
         raise ValueError(f"there is no branch {branch!r}: {nearest(branch, out.branches)}")
     solution = out.solution if branch is None else out.branches[branch]

@@ -160,7 +160,7 @@ def spectral_radius(operator: Any, solution: Solution, *, tol: float = 1e-3) -> 
             f"the spectral radius of sample {sample} is uncertain, between {low} and {high}: its map is far from "
             "normal, and a change of J as small as rounding moves its eigenvalues that far",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,  # above the check of the options
         )
     return found.radius.to(next(iter(solution.state.values())))
 

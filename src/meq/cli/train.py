@@ -44,7 +44,7 @@ from meq.training.folders import RUNS, is_open, latest_folder, new_folder
 from meq.training.place import refuse_busy
 from meq.training.plain import dumps
 from meq.training.recipes import ARMS, SHAPE, check_recipe, fitted_to, prepare, train_arm
-from meq.training.record import RECORD, RunRecord
+from meq.training.record import RECORD, RunRecord, holds_scores
 
 
 def train(
@@ -171,7 +171,10 @@ def _check_place(place: Path, store: Path | None, resume: bool, data: str) -> No
     if resume and not (place / RECORD).is_file():
         beside = "" if place.exists() else nearest_beside(place)
         raise ValueError(f"leave out --resume to begin a run in {place}: there is none to go on with{beside}")
-    if not resume and any((place / "checkpoints").glob("step-*")):
+    if not any((place / "checkpoints").glob("step-*")):
+        if holds_scores(place):
+            raise ValueError(f"{place} holds a run that is over, and its checkpoints are gone: choose another folder")
+    elif not resume:
         raise ValueError(
             f"{place} already holds a run: choose another folder, or go on with it: {resume_command(data, place)}"
         )

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from meq.foreign import printable
 from meq.training.record import RECORD
 
 
@@ -46,7 +47,11 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     if summary["answers"]:
         shown = list(summary["answers"].items())[:12]
         more = len(summary["answers"]) - len(shown)
-        lines.append("answers: " + ", ".join(f"{k} {n:,}" for k, n in shown) + (f", {more} more" if more else ""))
+        lines.append(
+            "answers: "
+            + ", ".join(f"{printable(answer)} {count:,}" for answer, count in shown)
+            + (f", {more} more" if more else "")
+        )
     if summary["mean_confidence"] is not None:
         lines.append(f"mean confidence: {summary['mean_confidence']:.3f}")
     if summary["mean_steps"] is not None:

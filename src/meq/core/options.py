@@ -18,7 +18,7 @@ SHOWN = 30
 def nearest(name: str, known: Iterable[str]) -> str:
     """The end of an error sentence: the nearest known name if there is one, and the list, cut where it is long."""
     known = sorted(known)
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     guess = f"did you mean {close[0]!r}? " if close else ""
     more = f" and {len(known) - SHOWN:,} more" if len(known) > SHOWN else ""
     return f"{guess}Known: {', '.join(known[:SHOWN]) or 'none'}{more}."

@@ -19,6 +19,10 @@ from meq.data.regular_files import open_regular
 
 MAX_BYTES = 2**28
 """Of one data set, and of each of its chunks: an hour of every feature of CMU-MOSEI needs a tenth of it."""
+MAX_CHUNKS = 2**17
+"""Pieces of one data set."""
+MOST_PACKED = 1100
+"""How many times smaller than its numbers a data set may be in the file: what deflate can do at best, and a little."""
 FILTERS = {1: "deflate", 2: "shuffle", 3: "fletcher32", 32000: "lzf"}
 """What may lie between the file and the numbers, each once: two in a row could unpack to a million times their size."""
 Array = np.ndarray[Any, Any]
@@ -103,9 +107,21 @@ class DataSetOfFile:
             size = int(np.prod([1, *shape], dtype=object)) * max(1, self.dtype.itemsize)
             if size > MAX_BYTES:
                 raise DataError(f"{self.place} {what} {size:,} bytes, more than the {MAX_BYTES:,} that are read")
+        self._check_chunks()
         stored = self._numbers.id.get_storage_size()
+        claimed = int(np.prod([1, *self.shape], dtype=object)) * max(1, self.dtype.itemsize)
+        if claimed > MOST_PACKED * stored + 2**20:
+            raise DataError(f"{self.place} claims {claimed:,} bytes, and the file has {stored:,}: it is not whole")
         if stored > 2 * int(np.prod([1, *self.shape], dtype=object)) * self.dtype.itemsize + 2**20:
             raise DataError(f"{self.place} takes {stored:,} bytes of the file, far more than its {self.shape} numbers")
+
+    def _check_chunks(self) -> None:
+        """Each costs time whether anything is stored in it or not."""
+        count = 1
+        for length, size in zip(self.shape, self._numbers.chunks or self.shape, strict=True):
+            count *= -(-length // max(1, size))
+        if count > MAX_CHUNKS:
+            raise DataError(f"{self.place} lies in {count:,} pieces, more than the {MAX_CHUNKS:,} that are read")
 
     def _check_filters(self) -> None:
         settings = self._numbers.id.get_create_plist()

@@ -78,7 +78,7 @@ class FusionModel(Saveable, nn.Module):
         modality_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        _check_names(widths)
+        check_names(widths)
         for label, size in (("dim", dim), ("heads", heads), ("head_width", head_width)):
             whole_number(label, size)
         if classes is not None:
@@ -198,7 +198,7 @@ def _shape(x: Tensor) -> str:
     return f"{' x '.join(map(str, x.shape))} {str(x.dtype).removeprefix('torch.')}"
 
 
-def _check_names(widths: Mapping[str, int]) -> None:
+def check_names(widths: Mapping[str, int]) -> None:
     if not isinstance(widths, Mapping) or not widths:
         raise TypeError(f"widths must be a dict such as {{'image': 768, 'text': 384}}, got {widths!r:.80}")
     for name, width in widths.items():

@@ -9,6 +9,7 @@ from meq.core.backward import Backward, Unrolled
 from meq.core.iteration import TOLERANCE
 from meq.core.options import checked_options, switch
 from meq.core.solvers import Solver
+from meq.models.base import check_names
 from meq.models.coupling import Coupling
 from meq.models.iterated import Iterated
 from meq.models.sides import Design, Parts
@@ -54,6 +55,7 @@ class MutualEquilibrium(Iterated):
         parts M, S and the soft gate off. `parts` replaces S, M or f of a modality by modules of your own. `solver`, the
         damped iteration unless given, `backward`, `steps` and `tol` say how it is run, and can be set again later.
         """
+        check_names(widths)
         if len(widths) < 2:
             raise ValueError(f"a mutual equilibrium needs at least two modalities, got {list(widths)}")
         super().__init__(

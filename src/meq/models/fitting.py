@@ -70,8 +70,7 @@ def built_for(
 ) -> Callable[[], Any]:
     """The model that the config describes, as a function that builds it, once it is sure to fit the weights."""
     kind = _class_named(config["model"], cls, source)
-    known = list(inspect.signature(kind).parameters)
-    _check_config(config, known, header)
+    _check_config(config, _options_of(kind), header)
 
     def build() -> Any:
         return kind(**{**kind.from_options(config["options"]), **changes})
@@ -87,6 +86,17 @@ def built_for(
     _check_shapes(shapes, config["file"] + changed, header)
     dtype = _common_dtype(header)
     return lambda: _as_stored(build(), dtype)
+
+
+def _options_of(kind: Any) -> list[str]:
+    """The options of a model's class; of one that passes `**options` on, those of its bases too."""
+    names: list[str] = []
+    for each in kind.__mro__:
+        found = inspect.signature(each.__init__).parameters if "__init__" in vars(each) else {}
+        names += [name for name in found if name not in ("self", *names)]
+        if found and not any(option.kind is option.VAR_KEYWORD for option in found.values()):
+            break
+    return names
 
 
 def _class_named(name: str, cls: Any, source: str) -> Any:

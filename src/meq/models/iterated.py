@@ -101,7 +101,7 @@ class Iterated(FusionModel):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in RUN_BY:
             value = RUN_BY[name](value)
-        elif not name.startswith("_") and name not in OWN:
+        elif not name.startswith("_") and name not in OWN and not hasattr(type(self), name):  # launchers wrap `to`
             _refuse_misspelling(name, type(self).__name__)
         super().__setattr__(name, value)
 

@@ -45,6 +45,10 @@ class Design:
         whole_number("hidden", self.hidden)
         if self.mixer != "mlp":
             check_heads(self.dim, self.heads)
+        if not isinstance(self.max_tokens, Mapping | None):
+            raise TypeError(
+                f"max_tokens must be a dict such as {{'image': 50, 'text': 32}}, got {self.max_tokens!r:.80}"
+            )
         for name, longest in (self.max_tokens or {}).items():
             whole_number(f"max_tokens of {name!r}", longest)
         if self.gate_floor is not None:

@@ -141,6 +141,10 @@ class Combiner(nn.Module):
 
 def _frozen(order: Order) -> Order:
     """Lists, as they come from a config file, become tuples."""
+    if not isinstance(order, str | list | tuple):
+        raise TypeError(
+            f"order must be nested pairs of modalities such as (('image', 'audio'), 'text'), got {order!r:.80}"
+        )
     return order if isinstance(order, str) else tuple(_frozen(side) for side in order)
 
 

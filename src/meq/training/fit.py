@@ -53,6 +53,7 @@ from meq.training.record import (
     blank_record,
     data_facts,
     differences,
+    holds_scores,
     read_record,
     selected,
     write_record,
@@ -175,6 +176,10 @@ class Training:
         found = any(self.checkpoints.folder.glob("step-*"))
         if found and not resume:
             raise TrainingError(f"{self.folder} already holds a run: resume it, or choose another folder")
+        if not found and holds_scores(self.folder):
+            raise TrainingError(
+                f"{self.folder} holds a run that is over, and its checkpoints are gone: choose another folder"
+            )
         self.place.refuse_too_little_room(self.accelerator, self.model, self.checkpoints)
         restored = self.checkpoints.load(self.model, self.optimiser, self.bar.say) if found else None
         if restored is not None:

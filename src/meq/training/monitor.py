@@ -29,7 +29,7 @@ def _measured(model: FusionModel, batch: Batch, epoch: int, radius_samples: int)
     solution = output.solution
     assert solution is not None
     finite = [row for row, stop in enumerate(solution.stop) if stop is not Stop.DIVERGED]
-    diverged = len(batch) - len(finite)
+    diverged = len(solution.steps) - len(finite)  # of multiple choice every choice is a row
     operator, measured = model.operator, some_samples(solution, finite) if finite else solution
     blocks = block_statistics(operator, measured)
     few = some_samples(measured, range(min(radius_samples, len(measured.steps))))
@@ -44,7 +44,7 @@ def _measured(model: FusionModel, batch: Batch, epoch: int, radius_samples: int)
         if radius_samples and not diverged
         else torch.nan,
         diverged=diverged,
-        samples=len(batch),
+        samples=len(solution.steps),
     )
 
 

@@ -228,6 +228,11 @@ def _per_update(record: RunRecord) -> int:
     return sizes[0] * sizes[1] * record.processes
 
 
+def holds_scores(folder: Path) -> bool:
+    """Whether a run in this folder came to its end: what it wrote is not to be written over."""
+    return (folder / RECORD).is_file() and read_record(folder).scored
+
+
 def data_facts(data: DataSet, fingerprint: str, provenance: Provenance) -> DataFacts:
     return DataFacts(
         name=data.name,

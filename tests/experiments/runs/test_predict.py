@@ -13,6 +13,7 @@ import pytest
 import torch
 from experiments.photo_table import BUILT_IN, request_for, write_rows, write_table
 
+from meq.cli.words import summary_lines
 from meq.core.solution import Stop
 from meq.data.contract import Example
 from meq.data.findings import DataError
@@ -26,6 +27,7 @@ from meq.experiments.runs.answers import Answer, Answers, AnswersError, csv_text
 from meq.experiments.runs.data import Reading
 from meq.experiments.runs.encoders import encoders_of_run
 from meq.experiments.runs.evaluate import evaluate_run
+from meq.experiments.runs.evaluation import confusion_text
 from meq.experiments.runs.predict import answer_all, predict_table
 from meq.experiments.verify import verify
 from meq.files import BusyError, alone
@@ -366,3 +368,10 @@ def test_a_folder_that_is_no_run_is_answered_with_the_nearest(place: Path, tmp_p
     shutil.copy(place / "run" / "record.json", interrupted)
     with pytest.raises(StudyError, match="the run is not finished"):
         load_run(interrupted)
+
+
+def test_labels_with_escapes_move_no_terminal() -> None:
+    hostile = ("\x1b]0;pwn\x07\x1b[2Jred", "blue\u202egreen")
+    assert confusion_text("test", hostile, [[1, 0], [0, 1]]).replace("\n", "").isprintable()
+    counts = {"rows": 2, "file": "a.csv", "answers": {hostile[0]: 2}, "mean_confidence": None, "mean_steps": None}
+    assert all(line.isprintable() for line in summary_lines({**counts, "missing": {}, "without_answer": 0}))

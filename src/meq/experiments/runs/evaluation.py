@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from meq.analysis.tables import text_table
+from meq.foreign import shown
 from meq.training.record import Selected
 
 CLASSES_SHOWN = 15
+LABEL_SHOWN = 40
+"""Characters of a label in a table."""
 """Larger tables of classes are not printed; they are in the JSON."""
 CLOSE = 1e-6
 
@@ -84,7 +87,7 @@ class Evaluation:
 
 def confusion_text(split: str, labels: Sequence[str], confusion: Sequence[Sequence[int]]) -> str:
     """Rows are labels, columns answers; the last column is the share of a label's examples that were recognised."""
-    rows = []
+    rows, labels = [], [shown(label, LABEL_SHOWN) for label in labels]
     for place, (label, counts) in enumerate(zip(labels, confusion, strict=True)):
         recall = f"{counts[place] / sum(counts):.3f}" if sum(counts) else "-"
         rows.append([label, *(str(count) for count in counts), recall])

@@ -119,10 +119,10 @@ def shown(facts: EncoderFacts) -> str:
 def load_run(place: str | Path, *, revision: str | None = None, token: str | None = None) -> TrainedRun:
     """A run's folder, the folder `model` in it, or a repository of the Hub. A file that has changed is an error."""
     folder = _local(Path(place)) or _downloaded(str(place), revision, token)
-    above = folder.parent if folder.name == "model" and (folder.parent / RECORD).is_file() else None
+    above = folder.parent if folder.name == "model" and _is_a_run(folder.parent) else None
     if not (folder / TASK).is_file():
         raise StudyError(_unfinished(folder))
-    record = None if above is None else read_record(above)
+    record = read_record(above) if above is not None and (above / RECORD).is_file() else None
     if record is not None and not record.over:
         raise StudyError(_unfinished(folder))
     sealed = _check_seals(folder, above)
@@ -132,6 +132,11 @@ def load_run(place: str | Path, *, revision: str | None = None, token: str | Non
     run = TrainedRun(model=model, task=task, record=record, folder=folder, sealed=sealed is not None)
     _run_as_trained(run)
     return run
+
+
+def _is_a_run(folder: Path) -> bool:
+    """A seal is enough: it misses the record, where somebody has removed it."""
+    return (folder / RECORD).is_file() or (folder / SEAL).is_file()
 
 
 def _check_seals(folder: Path, above: Path | None) -> str | None:

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from meq.data.content import DrawnPicture, Picture
-from meq.errors import in_words, is_users
+from meq.data.findings import DataError
+from meq.errors import in_words
 from meq.experiments.runs.explain import Explainer
 from meq.experiments.runs.explanation import Explanation
 from meq.experiments.runs.load import TrainedRun
+from meq.experiments.study import StudyError
 from meq.viz.app.examples import ExamplePair, example_pairs
 from meq.viz.app.measuring import Measuring
 from meq.viz.app.panels import look_panel
@@ -49,9 +51,7 @@ class Explorer:
         self.no_pairs: str | None = None
         try:
             self.pairs = example_pairs(run)
-        except Exception as error:
-            if not is_users(error):  # a fault of ours must not look like data that is missing
-                raise
+        except (DataError, StudyError, OSError) as error:  # a fault of ours must not look like data
             said = in_words(error)
             self.no_pairs = f"the run's own data cannot be read here, so there are no examples to choose from: {said}"
 
