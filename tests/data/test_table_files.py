@@ -225,3 +225,11 @@ def test_the_three_formats_agree(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(records), tmp_path / "t.parquet")
     read = [[cells for _, cells in rows(tmp_path / f"t.{kind}", "u", "t")] for kind in ("csv", "jsonl", "parquet")]
     assert read[0] == read[1] == read[2] == [[r["u"], r["t"]] for r in records]
+
+
+def test_a_file_of_which_no_line_can_be_read_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "deep.jsonl"
+    path.write_text("[" * 100_000 + "\n{broken\n")
+    with pytest.raises(DataError, match=r"no line of it can be read[\s\S]*line 1") as caught:
+        open_table(path).expand(["text"])
+    assert "no column" not in str(caught.value)

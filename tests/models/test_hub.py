@@ -254,6 +254,17 @@ def test_other_attributes_pass_as_trainers_set_their_own() -> None:
     model.to = model.to  # as launchers do that wrap it, though it is one letter away from `tol`
 
 
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize(("name", "value"), [("steps", 10**30), ("own", "x"), ("cross", [1]), ("damping", "lerned")])
+def test_options_that_no_weight_vouches_for_are_checked_too(tmp_path: Path, name: str, value: Any) -> None:
+    build("pair").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["options"][name] = value
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=rf"config\.json: .*{name}"):
+        meq.MutualEquilibrium.from_pretrained(tmp_path)
+
+
 class Handing(meq.MutualEquilibrium):
     """A class of somebody's own that hands its options on."""
 

@@ -160,12 +160,13 @@ class JsonlFile(TableFile):
 
     def columns(self, wanted: Collection[str] | None = None) -> list[str]:
         seen: dict[str, None] = {}
-        for _, record in json_lines(
-            self.path, Findings(on_bad="skip")
-        ):  # what is wrong is reported when the rows are read
+        looked = Findings(on_bad="skip")  # what is wrong is reported when the rows are read
+        for _, record in json_lines(self.path, looked):
             seen.update(dict.fromkeys(record))
             if wanted is not None and all(name in seen for name in wanted):
                 break
+        if not seen and len(looked):
+            raise DataError(f"{self.path}: no line of it can be read", *looked.first())
         return list(seen)
 
     def rows(self, columns: Sequence[str], findings: Findings) -> Iterator[Row]:

@@ -173,12 +173,21 @@ def _check_solver(solver: Any) -> Solver | None:
     return None if solver is None else check_solver(solver)
 
 
+def _check_steps(steps: Any) -> int:
+    count = whole_number("steps", steps)
+    if count > MOST_STEPS:
+        raise ValueError(f"steps must be at most {MOST_STEPS:,}, got {count:.3g}")
+    return count
+
+
+MOST_STEPS = 1_000_000
+"""A config of somebody else's that asks for more would keep a machine busy for ever."""
 TINIEST = 5e-324
 """The smallest positive number: a step of 0 would never move."""
 RUN_BY: Mapping[str, Callable[[Any], Any]] = {
     "solver": _check_solver,
     "backward": check_backward,
-    "steps": partial(whole_number, "steps"),
+    "steps": _check_steps,
     "tol": partial(tolerance, "tol"),
 }
 """The attributes that say how a model is run, and what checks them."""

@@ -40,7 +40,8 @@ class Design:
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (switch("cross", self.cross) or switch("own", self.own)):
+        cross, own = switch("cross", self.cross), switch("own", self.own)  # both are looked at
+        if not (cross or own):
             raise ValueError("own=False and cross=False leave nothing to iterate: keep one of them")
         whole_number("hidden", self.hidden)
         if self.mixer != "mlp":
