@@ -142,7 +142,10 @@ def test_a_bug_is_told_with_its_place_inside_meq() -> None:
 
 
 def test_sigterm_ends_a_block_once_and_is_given_back() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Interrupted), terminable():
-        signal.raise_signal(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is before
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # other tests in this process may have left a handler
+    try:
+        with pytest.raises(Interrupted), terminable():
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
