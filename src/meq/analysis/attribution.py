@@ -232,7 +232,7 @@ def _as_tokens(x: Tensor) -> Tensor:
     return x[:, None] if x.ndim == 2 else x
 
 
-def _token_mask(mask: Tensor | None, tokens: Tensor) -> Bool[Tensor, "..."]:
+def _token_mask(mask: Tensor | None, tokens: Tensor) -> Bool[Tensor, "*axes"]:
     if mask is None:
         return torch.ones(tokens.shape[:-1], dtype=torch.bool, device=tokens.device)
     return per_sample(mask, tokens[..., 0]).expand(tokens.shape[:-1])

@@ -236,7 +236,7 @@ def _unit(state: State, move: State, masks: Masks) -> Unit:
         return torch.ldexp(torch.ones_like(largest), torch.where(keep, 0, -exponent))
 
 
-def _usual(size: Tensor) -> Bool[Tensor, "..."]:
+def _usual(size: Tensor) -> Bool[Tensor, "*axes"]:
     """Squares of it, and of what rounding leaves of it, are safe in float32."""
     return (size > 1e-10) & (size < 1e14)
 

@@ -47,7 +47,7 @@ def large_norm(x: Tensor, mask: Tensor | None = None) -> Float[Tensor, " B"]:
     return scale * norm(x / per_sample(scale, x))
 
 
-def sound(size: Tensor) -> Bool[Tensor, "..."]:
+def sound(size: Tensor) -> Bool[Tensor, "*axes"]:
     """Is a norm what it says? Squares of very large entries overflow, those of very small ones vanish."""
     return (size > SMALL) & (size < math.inf)
 

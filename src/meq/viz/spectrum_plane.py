@@ -20,7 +20,7 @@ MARGIN, CLOSEST = 1.12, 0.02
 
 
 @checked_options
-def eigenvalue_plane(found: Eigenvalues | Complex[Tensor, "..."], *, damping: float | None = None) -> Figure:
+def eigenvalue_plane(found: Eigenvalues | Complex[Tensor, "*axes"], *, damping: float | None = None) -> Figure:
     """Eigenvalues lambda of the map with the unit circle; with `damping` d also (1 - d) + d lambda, joined to them.
 
     Left the plane, right a closer look at where they lie. The undamped iteration converges nearby if all of the first
