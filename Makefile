@@ -11,7 +11,7 @@ BENCH_RUN = .venv-bench/bin/python
 FLOORS_RUN = .venv-floors/bin/python
 FLOORS_TESTS = tests/core tests/objectives tests/models/test_contract.py tests/models/test_hub.py \
     tests/analysis/test_derivative.py tests/analysis/test_spectrum.py tests/data/test_table.py tests/data/test_table_files.py \
-    tests/training/test_record.py tests/test_cli.py
+    tests/training/test_record.py tests/cli/test_front.py
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help

@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import meq
-from meq.models.coupling import Coupling
+from meq.models.equilibrium import Coupling
 
 STEPS = 10
 PAPER_GFLOPS_PER_STEP = 1.687

@@ -7,7 +7,7 @@ run is kept in runs/photos, where `meq analyze runs/photos` and the other comman
 import sys
 
 from meq.data.request import DataRequest
-from meq.experiments import train_on
+from meq.runs import train_on
 
 table, new, answers = sys.argv[1:]
 run = train_on(DataRequest(data=table, images=["photo"], texts=["caption"], label="y"), "runs/photos")

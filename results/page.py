@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meq.experiments import Study, compare, make_tables, read_study, records_of
-from meq.experiments.bootstrap import Interval, answers_of, intervals
-from meq.experiments.compare import ArmLine, compare_groups
-from meq.experiments.measures import measured_of
-from meq.experiments.measures.contract import Values
-from meq.experiments.measures.steps import there_at
-from meq.experiments.render import as_markdown
+from meq.studies import Study, compare, make_tables, read_study, records_of
+from meq.studies.compare import ArmLine, Interval, answers_of, compare_groups, intervals
+from meq.studies.measures import measured_of
+from meq.studies.measures.contract import Values
+from meq.studies.measures.steps import Steps
+from meq.tables import as_markdown
 
 RESULTS = Path(__file__).resolve().parent
 DOCS = RESULTS.parent / "docs" / "results.md"
@@ -174,16 +173,16 @@ def say_fixed_point(found: Published) -> list[str]:
 
 
 def say_hops(found: Published) -> list[str]:
-    values = found.measured["steps"]
-    kinds = [kind for kind in next(iter(values.values()))["answer"] if kind != "all"]
+    values = Steps().typed(found.measured["steps"])
+    kinds = [kind for kind in next(iter(values.values())).answer if kind != "all"]
 
     def mean(arm: str, pick: Callable[[Any], Any]) -> float:
         return statistics.fmean(pick(each) for (name, _), each in values.items() if name == arm)
 
     def scores(arm: str) -> str:
-        return ", ".join(f"{kind} {percent(mean(arm, lambda each, kind=kind: each['answer'][kind]))}" for kind in kinds)
+        return ", ".join(f"{kind} {percent(mean(arm, lambda each, kind=kind: each.answer[kind]))}" for kind in kinds)
 
-    there = ", ".join(f"{kind} {mean('meq', lambda each, kind=kind: there_at(each, kind)):.1f}" for kind in kinds)
+    there = ", ".join(f"{kind} {mean('meq', lambda each, kind=kind: each.there_at(kind)):.1f}" for kind in kinds)
     return [
         f"The equilibrium answers: {scores('meq')}. The same model with one step: {scores('one-step')}. "
         f"Self-attention of the same size: {scores('self-attention')}.",

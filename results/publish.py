@@ -10,8 +10,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from meq.experiments import read_study, verify
 from meq.models.hub import WEIGHTS
+from meq.studies import read_study, verify
 
 RESULTS = Path(__file__).resolve().parent
 

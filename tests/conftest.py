@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
+from pathlib import Path
 
 # of what the tests start, too: threads that spin while other tests have the cores are many times slower than none
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -16,21 +18,26 @@ import torch
 from fuzzing import set_profile
 from jaxtyping import install_import_hook
 
-with install_import_hook("meq", "shape_check.check"):
-    import meq  # noqa: F401
+with install_import_hook("meq", "shape_check.check"):  # it sees what is imported here: the science, all of it
+    import meq
+    from meq import analysis, core, models, objectives
+
+    for package in (meq, core, models, objectives, analysis):
+        for name in package.__all__:
+            getattr(package, name)  # packages import their parts on use
 
 if threading.current_thread() is threading.main_thread():
     # a shell that starts the tests in the background has Ctrl-C ignored in all that they start, and some tests send it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 set_profile()
 torch.set_num_threads(1)  # the problems are tiny, and threads that wait for each other cost more than they give
-SLOW = ("test_export", "test_docs", "test_survival", "test_compile", "test_examples", "test_processes", "test_cli_demo")
+SLOW = ("recipes", "docs", "export", "survival", "compile", "examples", "processes", "demo")
 """Files of few tests that take long: begun first, or one core would sit with them at the end while the others wait."""
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.stem not in SLOW)
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in SLOW)
 
 
 @pytest.fixture(params=DEVICES)
@@ -47,3 +54,20 @@ def _seeded() -> None:
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Annotations unchecked, as users run the code: for errors in words that the type check would forestall."""
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One finished study for all tests; those that change a study work on a copy."""
+    from rich.console import Console
+
+    from meq.studies import make_study, run_study
+
+    folder = tmp_path_factory.mktemp("studies") / "tiny"
+    run_study(make_study("statements-tiny"), folder, console=Console(quiet=True))
+    return folder
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "copy"))

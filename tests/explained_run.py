@@ -13,9 +13,9 @@ import meq
 from meq.data import DataSet
 from meq.data.scenes import scenes
 from meq.encoders import default_encoders, encode
-from meq.experiments.runs.explain import Explainer
-from meq.experiments.runs.explanation import Explanation
-from meq.experiments.runs.load import TrainedRun, load_run
+from meq.runs.explain import Explainer
+from meq.runs.explanation import Explanation
+from meq.runs.load import TrainedRun, load_run
 from meq.training import TrainConfig, fit, seed_everything
 
 STEPS = 2

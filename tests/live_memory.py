@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from meq.experiments.cost.live_memory import PeakBytes
+from meq.studies.cost import PeakBytes
 
 __all__ = ["PeakBytes"]

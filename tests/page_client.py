@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-COMMAND = "import typer; from meq.cli.app import app_command; typer.run(app_command)"
+COMMAND = "import typer; from meq.cli.use import app_command; typer.run(app_command)"
 PATIENCE = 120.0
 """Seconds; on a machine with nothing else to do all of it takes a few."""
 

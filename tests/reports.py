@@ -13,16 +13,16 @@ from PIL import Image
 from rich.console import Console
 
 from meq.data.request import DataRequest
-from meq.experiments import ArmConfig, DataConfig, Study, run_study, train_on
-from meq.experiments.runs.reported import look_for_report
-from meq.experiments.runs.showcase import Showing
+from meq.runs import train_on
+from meq.runs.showcase import ShowcaseOptions, look_for_report
+from meq.studies import ArmConfig, DataConfig, Study, run_study
 from meq.training.config import TrainConfig
 from meq.viz.report import write_report
 
 SHAPE = {"dim": 8, "heads": 2, "head_width": 8}
 ITERATED = {**SHAPE, "steps": 2, "hidden": 16}
 TRAIN = TrainConfig(epochs=2, batch_size=16, learning_rate=1e-3, monitor_samples=4, radius_samples=1)
-FEW = Showing(examples=1, samples=1, limit=12, eigenvalues=3)
+FEW = ShowcaseOptions(examples=1, samples=1, limit=12, eigenvalues=3)
 SCRIPT = "<script>document.title = 'owned'</script>"
 LABELS = ("<b>yes</b>", 'no" onload="x')
 
@@ -69,7 +69,7 @@ def tiny_study() -> Path:
 @cache
 def study_looks() -> Path:
     """What was seen of the study's best run."""
-    looks, missing = look_for_report(tiny_study(), scratch=_folder() / "looks", showing=FEW)
+    looks, missing = look_for_report(tiny_study(), scratch=_folder() / "looks", options=FEW)
     assert looks is not None
     assert missing == ()
     return looks
@@ -93,7 +93,7 @@ def hostile_run() -> Path:
     )
     encoders = {"image": "patches", "text": "words"}
     run = train_on(request, _folder() / "run", encoders=encoders, shape=ITERATED, config=TRAIN).folder.parent
-    look_for_report(run, scratch=_folder() / "unused", showing=FEW)
+    look_for_report(run, scratch=_folder() / "unused", options=FEW)
     return run
 
 
@@ -115,7 +115,7 @@ def very_hostile_run() -> Path:
     encoders = {"image": "patches", "text": "words"}
     place = _folder() / "<script>alert(1)<_script> run"
     run = train_on(request, place, encoders=encoders, shape=ITERATED, config=TRAIN).folder.parent
-    look_for_report(run, scratch=_folder() / "unused", showing=FEW)
+    look_for_report(run, scratch=_folder() / "unused", options=FEW)
     return run
 
 

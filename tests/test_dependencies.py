@@ -126,15 +126,21 @@ def needs_an_extra() -> list[Import]:
 
 
 def modules_without_extras() -> set[str]:
-    """What a plain installation imports: what `meq`, its commands, and the modules that they import name at the top."""
-    todo, seen = ["meq.__init__", "meq.__main__", "meq.cli.__init__", "meq.data.__init__"], set[str]()
+    """What a plain installation imports: what `meq`, its commands, and the modules that they import name at the top.
+
+    The names of packages count, too, which are imported on use: they stand below `if TYPE_CHECKING`.
+    """
+    packages = ("cli", "data", "encoders", "training", "runs", "studies")
+    todo, seen = ["meq.__init__", "meq.__main__", *(f"meq.{name}.__init__" for name in packages)], set[str]()
     while todo:
         name = todo.pop()
         path = ROOT / "src" / Path(*name.split(".")).with_suffix(".py")
         if name in seen or not path.is_file():
             continue
         seen.add(name)
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        blocks = [node.body for node in body if isinstance(node, ast.If)] if path.name == "__init__.py" else []
+        for node in [*body, *(node for block in blocks for node in block)]:
             if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("meq"):
                 todo += [node.module, f"{node.module}.__init__", *(f"{node.module}.{each.name}" for each in node.names)]
             elif isinstance(node, ast.Import):

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from meq.core.options import nearest
 from meq.data.findings import DataError
-from meq.data.registry import open_data
-from meq.errors import EXTRAS, Interrupted, in_words, is_users, raised_on_purpose, terminable, told, where
-from meq.foreign import LONGEST
+from meq.data.request import open_data
+from meq.errors import EXTRAS, LONGEST, Interrupted, in_words, is_users, raised_on_purpose, terminable, told, where
 from meq.models.match import match_parameters
+from meq.options import nearest
+from meq.records import loads
 from meq.training import TrainConfig
-from meq.training.plain import loads
 
 ROOT = Path(__file__).parents[1]
 
@@ -136,8 +135,8 @@ def test_a_message_is_short_and_holds_nothing_that_a_terminal_obeys() -> None:
 def test_a_bug_is_told_with_its_place_inside_meq() -> None:
     error = error_of(lambda: nearest("a", 1))  # type: ignore[arg-type]
     assert not is_users(error)
-    assert where(error).startswith("core/options.py, line ")
-    assert "this is a bug in meq, please report it: core/options.py" in told(error)
+    assert where(error).startswith("options.py, line ")
+    assert "this is a bug in meq, please report it: options.py" in told(error)
     assert told(error_of(lambda: open_data("statments"))).startswith("DataError: there is no data set 'statments'")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from experiments.photo_table import write_rows, write_table
+from studies.photo_table import write_rows, write_table
 from torch import Tensor
 
 import meq

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from meq.experiments import read_study, records_of, verify
+from meq.studies import read_study, records_of, verify
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from meq.data import open_data
-from meq.experiments import load_run
-from meq.experiments.runs.explain import Explainer
+from meq.runs import load_run
+from meq.runs.explain import Explainer
 from meq.viz.grid import explanation_grid
 from meq.viz.style import as_png
 

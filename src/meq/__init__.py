@@ -1,38 +1,47 @@
 """Mutual equilibrium: modalities whose states update each other until they agree."""
 
-from meq.analysis import diagnose, spectral_radius
-from meq.core import (
-    Adjoint,
-    Anderson,
-    Backward,
-    Broyden,
-    Checkpointed,
-    Damped,
-    Implicit,
-    Operator,
-    Phantom,
-    Solution,
-    Solver,
-    State,
-    Stop,
-    Unrolled,
-    solve,
-)
-from meq.models import (
-    Concat,
-    CrossAttention,
-    EquilibriumTree,
-    FeatureSum,
-    FusionModel,
-    LowRankFusion,
-    MutualEquilibrium,
-    Output,
-    Parts,
-    SelfAttention,
-    SingleState,
-)
-from meq.objectives import CrossFloor, JacobianRange, Objective, ResidualCorrection
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from meq.lazy import make_lazy
 from meq.version import __version__
+
+if TYPE_CHECKING:
+    from meq.analysis import diagnose, spectral_radius
+    from meq.core import (
+        Adjoint,
+        Anderson,
+        Backward,
+        Broyden,
+        Checkpointed,
+        Damped,
+        Implicit,
+        Operator,
+        Phantom,
+        Solution,
+        Solver,
+        State,
+        Stop,
+        Unrolled,
+        solve,
+    )
+    from meq.models import (
+        Concat,
+        CrossAttention,
+        EquilibriumTree,
+        FeatureSum,
+        FusionModel,
+        LowRankFusion,
+        MutualEquilibrium,
+        Output,
+        Parts,
+        SelfAttention,
+        SingleState,
+    )
+    from meq.objectives import CrossFloor, JacobianRange, Objective, ResidualCorrection
+else:
+    make_lazy(__name__)
 
 __all__ = [
     "Adjoint",

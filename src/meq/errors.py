@@ -3,6 +3,9 @@
 An error is the user's if meq raised it on purpose, by a `raise` statement of its own, or if the machine refused
 something: a file, memory, a package that is not installed. Everything else, such as a ValueError that comes out of
 torch or a division by zero, is something that meq should have foreseen: a bug.
+
+Messages name things that came from files. `shown` makes such text fit to be shown: nothing in it moves a terminal's
+cursor, and it is never long.
 """
 
 from __future__ import annotations
@@ -18,8 +21,6 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from types import FrameType, TracebackType
 from typing import NoReturn
-
-from meq.foreign import shown
 
 RAISE = dis.opmap["RAISE_VARARGS"]
 PACKAGE = __name__.partition(".")[0]
@@ -38,6 +39,9 @@ OUT_OF_MEMORY = "DefaultCPUAllocator"
 """Whose words torch uses where memory runs out on a CPU; the error itself is a plain RuntimeError."""
 LINES = 8
 """How many lines a message may have; each loses its middle where it is longer than what is shown."""
+LONGEST = 600
+"""Characters of one line of a message. A longer one loses its middle: the place comes first, what to do comes last."""
+GAP = " [...] "
 
 
 class Interrupted(KeyboardInterrupt):
@@ -88,12 +92,12 @@ def require(module: str, what: str) -> None:
 
 
 def in_words(error: BaseException) -> str:
-    """What to tell of an error of the user's: one sentence that fits on a screen, and that no data can colour."""
+    """The message of a user's error: a few short lines without control characters."""
     return shortened(_sentence(error))
 
 
 def told(error: BaseException) -> str:
-    """One line on any error, for where a traceback cannot go, such as out of another process: a bug is called one."""
+    """One line on any error, for where no traceback can go, as from another process; a bug is called a bug."""
     if is_users(error):
         return f"{type(error).__name__}: {in_words(error)}"
     return shortened(f"{type(error).__name__}: {error} (this is a bug in meq, please report it: {where(error)})")
@@ -110,13 +114,32 @@ def where(error: BaseException) -> str:
 
 
 def shortened(words: str) -> str:
-    """Without control characters, which a terminal would obey, and without the middle of what is too long."""
+    """At most LINES lines, each through `shown`."""
     return "\n".join(shown(line) for line in words.strip().splitlines()[:LINES])
+
+
+def shown(text: object, limit: int = LONGEST) -> str:
+    """One line of at most `limit` printable characters, its middle left out if it is longer; idempotent."""
+    return _cut(printable(_cut(str(text), limit)), limit)
+
+
+def printable(text: str) -> str:
+    """The text with control and direction characters spelled out, as \\x1b is."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    end = (limit - len(GAP)) // 3
+    return f"{text[: limit - len(GAP) - end]}{GAP}{text[-end:]}"
 
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM raises `Interrupted` for as long as the block lasts, unless somebody else sees to that signal."""
+    """Within the block SIGTERM raises `Interrupted`, unless another handler is set."""
     mine = threading.current_thread() is threading.main_thread()
     if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

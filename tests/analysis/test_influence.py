@@ -8,7 +8,7 @@ from problems import expansive, known
 
 import meq
 from meq.analysis import dense_jacobian, measure_influence
-from meq.analysis.differential import some_samples
+from meq.analysis.products import some_samples
 
 
 @pytest.mark.parametrize("case", list(CASES))

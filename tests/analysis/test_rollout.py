@@ -8,8 +8,8 @@ from torch import Tensor
 import meq
 from meq.analysis.attribution import attribute
 from meq.analysis.rollout import mixing
-from meq.blocks.attention import attend, attention_weights
 from meq.models import Parts
+from meq.models.blocks import attend, attention_weights
 
 ATTENDING = ["pair", "three modalities", "no gate", "no own", "no cross", "tree", "single state", "learned damping"]
 

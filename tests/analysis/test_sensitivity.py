@@ -7,9 +7,9 @@ from analysis.instruments import CASES, dense, settled
 from problems import rotation
 
 import meq
-from meq.analysis import linear as linear_module
 from meq.analysis import measure_sensitivity
-from meq.analysis.differential import some_samples
+from meq.analysis import products as products_module
+from meq.analysis.products import some_samples
 
 
 @pytest.mark.parametrize("case", list(CASES))
@@ -44,8 +44,8 @@ def test_without_stored_matrices_the_answer_is_the_same(monkeypatch: pytest.Monk
     operator, inputs, masks = CASES["padded"]()
     solution = some_samples(settled(operator, inputs, masks), [1])
     exact = measure_sensitivity(operator, solution, exact=True)
-    monkeypatch.setattr(linear_module, "FORM_LIMIT", 0)
-    monkeypatch.setattr(linear_module, "SMALL", 4)
+    monkeypatch.setattr(products_module, "FORM_LIMIT", 0)
+    monkeypatch.setattr(products_module, "SMALL", 4)
     found = measure_sensitivity(operator, solution)
     torch.testing.assert_close(found.bound, exact.bound, rtol=2e-2, atol=0)
     torch.testing.assert_close(found.derivative, exact.derivative, rtol=2e-2, atol=0)

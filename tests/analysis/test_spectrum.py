@@ -10,7 +10,8 @@ from problems import PROBLEMS, Affine, CoupledAttention, Known, attention_inputs
 from torch import Tensor
 
 import meq
-from meq.analysis import eigenpairs, leading_eigenvalue, linear
+from meq.analysis import leading_eigenvalue, products, spectrum
+from meq.analysis.spectrum import leading_eigenvalues
 
 
 def solved(operator: meq.Operator, inputs: dict[str, Tensor], **options: Any) -> meq.Solution:
@@ -52,13 +53,13 @@ def test_arnoldi_and_the_dense_jacobian_agree(monkeypatch: pytest.MonkeyPatch) -
     operator, inputs = CoupledAttention(), attention_inputs()
     solution = solved(operator, inputs, steps=100, tol=1e-9)
     dense = meq.spectral_radius(operator, solution)
-    monkeypatch.setattr(eigenpairs, "SMALL", 4)
+    monkeypatch.setattr(spectrum, "SMALL", 4)
     torch.testing.assert_close(meq.spectral_radius(operator, solution), dense)
 
 
 @pytest.mark.parametrize("limit", [4, 64])
 def test_padded_tokens_do_not_count(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eigenpairs, "SMALL", limit)
+    monkeypatch.setattr(spectrum, "SMALL", limit)
     operator, bare = CoupledAttention(), attention_inputs()
     padded = {name: torch.cat([x, 5 * torch.ones(3, 3, 4, dtype=x.dtype)], dim=1) for name, x in bare.items()}
     masks = {name: torch.arange(x.shape[1] + 3).expand(3, -1) < x.shape[1] for name, x in bare.items()}
@@ -83,7 +84,7 @@ def test_every_sample_of_a_nonlinear_map_has_its_own_radius() -> None:
 def test_lower_precision_gives_the_radius_it_can(
     dtype: torch.dtype, accuracy: float, limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eigenpairs, "SMALL", limit)
+    monkeypatch.setattr(spectrum, "SMALL", limit)
     exact = meq.spectral_radius(CoupledAttention(), solved(CoupledAttention(), attention_inputs(), steps=50))
     operator, inputs = CoupledAttention(dtype=dtype), attention_inputs(dtype=dtype)
     radius = meq.spectral_radius(operator, solved(operator, inputs, steps=50))
@@ -99,7 +100,7 @@ def test_a_sample_without_any_real_token_has_no_radius() -> None:
 
 
 def test_a_map_that_ignores_its_state_has_radius_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eigenpairs, "SMALL", 4)
+    monkeypatch.setattr(spectrum, "SMALL", 4)
     operator = Affine(torch.zeros(20, 20, dtype=torch.float64), {"image": (3, 4), "text": (2, 4)})
     radius = meq.spectral_radius(operator, solved(operator, contraction().inputs))
     assert radius.tolist() == [0, 0, 0]
@@ -118,7 +119,7 @@ def test_where_arnoldi_fails_the_jacobian_is_formed() -> None:
 
 
 def test_a_radius_that_cannot_be_found_is_nan_and_the_sample_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eigenpairs, "FALLBACK_LIMIT", 100)
+    monkeypatch.setattr(spectrum, "FALLBACK_LIMIT", 100)
     problem = crowded()
     absent = torch.tensor([False, True])
     solution = solved(problem.operator, problem.inputs, masks={"a": absent})
@@ -173,10 +174,153 @@ def test_the_operator_norm_is_the_largest_singular_value_and_not_the_radius(monk
     dense = leading_eigenvalue(problem.operator, solution)
     torch.testing.assert_close(dense.operator_norm, expected)
     assert (dense.operator_norm > dense.radius).all()
-    monkeypatch.setattr(eigenpairs, "SMALL", 4)
-    monkeypatch.setattr(linear, "SMALL", 4)
+    monkeypatch.setattr(spectrum, "SMALL", 4)
+    monkeypatch.setattr(products, "SMALL", 4)
     free = leading_eigenvalue(problem.operator, solution, tol=1e-8)
     torch.testing.assert_close(free.operator_norm, expected, rtol=1e-6, atol=0)
     torch.testing.assert_close(free.radius, dense.radius, rtol=1e-6, atol=0)
     assert (free.products > 0).all()
     assert (free.norm_products > 0).all()
+
+
+MODULI = torch.tensor([0.9, 0.8, 0.7, 0.5], dtype=torch.float64)
+
+
+def rotations(angle: float, moduli: torch.Tensor) -> torch.Tensor:
+    turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]], dtype=torch.float64)
+    return torch.block_diag(*[modulus * turn for modulus in moduli])
+
+
+def solved_map(matrix: torch.Tensor, shapes: dict[str, tuple[int, ...]], batch: int = 2) -> tuple[Affine, meq.Solution]:
+    problem = known(matrix, shapes, batch=batch)
+    return problem.operator, meq.solve(problem.operator, problem.inputs, steps=3, tol=0.0)
+
+
+@pytest.mark.parametrize("more", [0, 60], ids=["dense", "arnoldi"])
+def test_they_are_the_largest_of_the_matrix_in_order(more: int) -> None:
+    moduli = torch.cat([MODULI, torch.linspace(0.3, 0.1, more, dtype=torch.float64)])
+    operator, solution = solved_map(rotations(1.1, moduli), {"a": (4,), "b": (2 * len(moduli) - 4,)})
+    found = leading_eigenvalues(operator, solution, count=6, tol=1e-9)
+    assert found.values.shape == (2, 6)
+    torch.testing.assert_close(found.values.abs()[0], MODULI[:3].repeat_interleave(2), rtol=1e-6, atol=0)
+    assert float(found.values[0, 0].angle()) == pytest.approx(1.1)
+    assert float(found.residual.max()) < 1e-6
+    assert int(found.products.min()) > 0
+    assert len(str(found).splitlines()) == 7
+
+
+def test_the_damped_ones_are_those_of_the_damped_map() -> None:
+    matrix = rotations(2.0, MODULI)
+    found = leading_eigenvalues(*solved_map(matrix, {"a": (8,)}), count=8)
+    damped = torch.linalg.eigvals(0.4 * torch.eye(8, dtype=torch.float64) + 0.6 * matrix)
+    torch.testing.assert_close(found.damped(0.6)[0].abs().sort().values, damped.abs().sort().values)
+
+
+def test_there_are_no_more_than_the_state_has_entries() -> None:
+    found = leading_eigenvalues(*solved_map(0.5 * torch.eye(2, dtype=torch.float64), {"a": (2,)}), count=4)
+    assert found.values.abs()[0, :2].tolist() == pytest.approx([0.5, 0.5])
+    assert bool(found.values[0, 2:].isnan().all())
+
+
+def test_a_map_that_ignores_its_state_has_zeros() -> None:
+    found = leading_eigenvalues(*solved_map(torch.zeros(80, 80, dtype=torch.float64), {"a": (80,)}), count=3)
+    assert found.values.abs().max() == 0
+
+
+def test_none_at_all_cannot_be_asked_for() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        leading_eigenvalues(*solved_map(torch.eye(2).double() / 2, {"a": (2,)}), count=0)
+
+
+def triangular(size: int, radius: float, above: float, seed: int = 0) -> Tensor:
+    """The truth is the diagonal, whatever stands above it."""
+    generator = torch.Generator().manual_seed(seed)
+    moduli = radius * torch.linspace(1, 0.2, size, dtype=torch.float64)
+    strict = torch.randn(size, size, generator=generator, dtype=torch.float64).triu(1)
+    return moduli.diag() + above * strict
+
+
+def jordan(size: int, radius: float, above: float) -> Tensor:
+    return radius * torch.eye(size, dtype=torch.float64) + above * torch.ones(size - 1, dtype=torch.float64).diag(1)
+
+
+def hidden(matrix: Tensor, seed: int = 1) -> Tensor:
+    """The same eigenvalues in another orthonormal basis, where no structure gives them away."""
+    drawn = torch.randn(matrix.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    basis = torch.linalg.qr(drawn).Q
+    return basis @ matrix @ basis.T
+
+
+def problem(matrix: Tensor) -> tuple[Known, meq.Solution]:
+    made = known(matrix, {"a": (len(matrix),)}, batch=1)
+    return made, meq.solve(made.operator, made.inputs, steps=1, tol=0.0)
+
+
+CASES = {
+    "triangular": (triangular(100, 0.9, 1.0), 0.9),
+    "jordan": (jordan(100, 0.5, 1.0), 0.5),
+    "large jordan": (jordan(300, 0.9, 2.0), 0.9),
+    "hidden jordan": (hidden(jordan(100, 0.5, 1.0)), 0.5),
+    "hidden triangular": (hidden(triangular(100, 0.9, 1.0)), 0.9),
+    "small triangular": (triangular(40, 0.9, 3.0), 0.9),
+}
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_the_truth_lies_between_the_bounds_of_a_map_far_from_normal(case: str) -> None:
+    matrix, truth = CASES[case]
+    made, solution = problem(matrix)
+    found = leading_eigenvalue(made.operator, solution, norms=False)
+    assert found.lowest.item() <= truth + 1e-9, str(found)
+    assert truth - 1e-9 <= found.highest.item(), str(found)
+    right = abs(found.radius.item() - truth) < 0.02 * truth
+    assert right or "uncertain for 1 of 1, between" in str(found)
+
+
+@pytest.mark.parametrize("case", ["triangular", "jordan", "large jordan", "small triangular"])
+def test_a_structure_that_balancing_sees_gives_the_diagonal(case: str) -> None:
+    matrix, truth = CASES[case]
+    made, solution = problem(matrix)
+    radius = leading_eigenvalue(made.operator, solution, norms=False).radius
+    assert radius.item() == pytest.approx(truth, rel=1e-6)
+
+
+def test_a_warning_names_the_sample_and_the_bounds() -> None:
+    made, solution = problem(CASES["hidden jordan"][0])
+    with pytest.warns(RuntimeWarning, match=r"the spectral radius of sample 0 is uncertain, between \d"):
+        radius = meq.spectral_radius(made.operator, solution)
+    assert radius.shape == (1,)
+
+
+@pytest.mark.parametrize("limit", [4, 2048])
+def test_maps_too_large_to_form_are_judged_by_vectors_of_both_sides(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spectrum, "FORM_LIMIT", limit)
+    monkeypatch.setattr(spectrum, "FALLBACK_LIMIT", limit)
+    for matrix, truth in (CASES["jordan"], CASES["hidden triangular"]):
+        made, solution = problem(matrix)
+        found = spectrum.leading_eigenvalue(made.operator, solution, norms=False)
+        assert found.lowest.item() <= truth + 1e-9, str(found)
+        assert truth - 1e-9 <= found.highest.item(), str(found)
+        assert abs(found.radius.item() - truth) < 0.02 or "uncertain" in str(found)
+
+
+def test_a_normal_map_is_certain_and_costs_two_short_walks() -> None:
+    turn = torch.tensor([[math.cos(1.3), -math.sin(1.3)], [math.sin(1.3), math.cos(1.3)]], dtype=torch.float64)
+    moduli = torch.linspace(0.95, 0.1, 150, dtype=torch.float64)
+    made, solution = problem(torch.block_diag(*[size * turn for size in moduli]))
+    found = leading_eigenvalue(made.operator, solution, norms=False)
+    assert found.condition.item() == pytest.approx(1, rel=0.05)
+    assert found.radius.item() == pytest.approx(0.95, rel=1e-3)
+    assert found.highest.item() - found.lowest.item() < 0.02 * 0.95
+    assert "uncertain" not in str(found)
+    assert found.products.item() < 300  # the matrix was not formed
+
+
+def test_traces_never_exceed_the_radius_and_powers_never_fall_below_it() -> None:
+    for matrix, truth in CASES.values():
+        assert spectrum._trace_bound(matrix.numpy()) <= truth * (1 + 1e-9)
+        assert truth * (1 - 1e-9) <= spectrum._power_bound(matrix.numpy())
+    assert spectrum._power_bound(jordan(100, 0.5, 1.0).numpy()) < 1.5  # its norm
+    assert spectrum._power_bound(torch.zeros(3, 3).numpy()) == 0

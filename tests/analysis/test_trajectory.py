@@ -10,7 +10,8 @@ from problems import Cubing
 from torch import Tensor, nn
 
 import meq
-from meq.analysis.trajectory import answer, follow
+from meq.analysis.trajectory import follow
+from meq.analysis.walk import answer
 
 KINDS = (
     "three modalities",

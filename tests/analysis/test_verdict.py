@@ -12,14 +12,12 @@ from torch import Tensor
 import meq
 from meq.analysis import Verdict
 from meq.analysis.answers import FEWEST, measure_answers
-from meq.analysis.collapse import identity_in_words
 from meq.analysis.diagnosis import Diagnosis
-from meq.analysis.settling import settling_in_words
+from meq.analysis.verdict import identity_in_words, settling_in_words
 from meq.data import collate
 from meq.data.contract import Example
-from meq.models.coupling import Coupling
-from meq.training.alarms import raised
-from meq.training.monitor import take_vitals
+from meq.models.equilibrium import Coupling
+from meq.training.alarms import raised, take_vitals
 
 WIDTHS = {"image": 4, "text": 4}
 

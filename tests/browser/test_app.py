@@ -18,7 +18,7 @@ from page_client import Client, page_server
 from PIL import Image
 from reports import UNSEEN, very_hostile_run
 
-from meq.experiments.runs.explanation import Explanation
+from meq.runs.explanation import Explanation
 from meq.viz.app.requests import MAX_BYTES
 
 PATIENCE = 60

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 from problems import rotation
-from torch import Tensor
+from torch import Tensor, nn
 
 import meq
+from meq.core.operator import held_still
 
 INPUTS = {"image": torch.ones(2, 3, 4), "text": torch.ones(2, 4)}
 
@@ -121,3 +122,18 @@ def test_any_object_that_has_a_start_and_can_be_called_is_an_operator() -> None:
 
     operator: Any = Plain()
     assert known.error(meq.solve(operator, known.inputs, solver=meq.Anderson(), steps=20, tol=1e-9).state) < 1e-8
+
+
+def test_a_model_held_still_gets_every_mode_back_after_an_error_too():
+    model, other = nn.Sequential(nn.Dropout(0.5), nn.Linear(2, 2)), nn.Dropout(0.5)
+    model[1].eval()
+
+    def measure() -> None:
+        with held_still(model, other):
+            assert not any(module.training for module in [*model.modules(), *other.modules()])
+            raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        measure()
+    assert [module.training for module in model.modules()] == [True, True, False]
+    assert other.training

@@ -10,7 +10,18 @@ from problems import contraction
 from torch import Tensor
 
 import meq
-from meq.core.state import all_finite, choose, dots, large_norm, norm, per_sample, put_rows, take_rows
+from meq.core.state import (
+    all_finite,
+    choose,
+    count_entries,
+    dots,
+    large_norm,
+    norm,
+    per_sample,
+    put_rows,
+    take_rows,
+    token_mask,
+)
 
 SIZES = [large_norm, norm]
 by_size = pytest.mark.parametrize("size_of", SIZES, ids=lambda function: function.__name__)
@@ -160,3 +171,23 @@ def test_a_mask_that_does_not_fit_is_refused_in_words(masks: Any, error: type[Ex
     problem = contraction()
     with pytest.raises(error, match=re.escape(words)):
         meq.solve(problem.operator, problem.inputs, masks=masks)
+
+
+def test_token_masks_have_the_shape_of_the_tokens():
+    tokens, vectors, choices = torch.zeros(2, 3, 4), torch.zeros(2, 4), torch.zeros(2, 2, 3, 4)
+    per_token = torch.tensor([[True, True, False], [False, False, False]])
+    assert token_mask(None, tokens).tolist() == [[True] * 3] * 2
+    assert token_mask(per_token, tokens) is per_token
+    assert token_mask(per_token.any(1), tokens).tolist() == [[True] * 3, [False] * 3]
+    assert token_mask(per_token.any(1), vectors).tolist() == [True, False]
+    assert token_mask(per_token.any(1, keepdim=True), vectors).tolist() == [True, False]
+    assert token_mask(per_token.any(1), choices).shape == (2, 2, 3)
+
+
+def test_entries_are_counted_by_sample():
+    tokens = torch.zeros(2, 3, 4)
+    per_token = torch.tensor([[True, True, False], [False, False, False]])
+    assert count_entries(tokens, None).tolist() == [12, 12]
+    assert count_entries(tokens, per_token).tolist() == [8, 0]
+    assert count_entries(tokens, per_token.any(1)).tolist() == [12, 0]
+    assert count_entries(tokens.bfloat16(), per_token).dtype == torch.float32

@@ -30,11 +30,9 @@ from meq.data.findings import DataError, Findings
 from meq.data.mosei import mosei
 from meq.data.pickles import load_plain
 from meq.data.pictures import PICTURE_FORMATS
-from meq.data.strict_json import MAX_DEPTH, JsonError, parse_json
-from meq.data.table import table
-from meq.data.table_new import Known, new_rows
-from meq.foreign import LONGEST, shown
-from meq.training.plain import FormatError, loads, plain
+from meq.data.table import TableSchema, new_rows, table
+from meq.errors import LONGEST, shown
+from meq.records import MAX_DEPTH, FormatError, JsonError, loads, parse_json, plain
 from meq.training.record import read_record
 
 pytestmark = [pytest.mark.fuzz, needs_fork]
@@ -101,7 +99,7 @@ def read_everything(path: Path, **columns: Any) -> None:
         assert len(data.fingerprint()) == 64
     except DataError as error:
         check_message(error)
-    known = Known(columns={"t": ["t"]}, kinds={"t": "text"}, widths={}, head="classes", labels=("a", "b"))
+    known = TableSchema(columns={"t": ["t"]}, kinds={"t": "text"}, widths={}, head="classes", labels=("a", "b"))
     findings = Findings("skip")
     try:
         new_rows(path, known, findings=findings)

@@ -10,11 +10,11 @@ import torch
 from data.more_folders import cod10k_folder, mosei_folder
 from PIL import Image
 
-from meq.data import DATA_SETS, IMAGE, TEXT, DataError, DataSet, Example, Findings, Rows, Split, features, registry
+from meq.data import DATA_SETS, IMAGE, TEXT, DataError, DataSet, Example, Findings, Rows, Split, features, request
 from meq.data.check import Inspection, check
 from meq.data.content import DrawnPicture
 from meq.data.metrics import ACCURACY
-from meq.data.registry import Entry
+from meq.data.request import Entry
 
 CAT = Path("Train") / "Image" / "COD10K-CAM-1-Group-3-Cat-0.jpg"
 
@@ -163,7 +163,7 @@ def small(monkeypatch: pytest.MonkeyPatch, examples: Split, head: str = "classes
         )
 
     entry = Entry(read=read, summary="", metric="accuracy", embedded=True)
-    monkeypatch.setattr(registry, "DATA_SETS", {**DATA_SETS, "small": entry})
+    monkeypatch.setitem(DATA_SETS._written, "small", entry)
 
 
 def example(name: str = "a", target: torch.Tensor | None = None, **content: object) -> Example:
@@ -244,5 +244,5 @@ def test_findings_can_be_shared_with_the_reader(tmp_path: Path) -> None:
     folder = cod10k_folder(tmp_path)
     (folder / CAT).unlink()
     findings = Findings("skip")
-    registry.open_data("cod10k", folder, findings=findings, dev=0)
+    request.open_data("cod10k", folder, findings=findings, dev=0)
     assert kinds(check("cod10k", folder, dev=0)) == dict(findings.counts) == {"missing picture": 1}

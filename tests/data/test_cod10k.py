@@ -12,8 +12,7 @@ from PIL import Image
 
 from meq.data import DataError, DataSet, Findings
 from meq.data.cod10k import LABELS, caption, cod10k, in_words, permuted_names
-from meq.data.content import PictureFile
-from meq.data.masks import MaskFile, open_mask, picture_size
+from meq.data.content import MaskFile, PictureFile
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 needs_lists = pytest.mark.skipif(not (SHARED / "cod10k_info").is_dir(), reason="no shared/data beside the checkout")
@@ -147,17 +146,17 @@ def test_a_mask_that_is_none_says_why(tmp_path: Path, image: Image.Image, messag
     Image.new("RGB", (30, 20)).save(tmp_path / "picture.png")
     image.save(tmp_path / "mask.png")
     with pytest.raises(DataError, match=message):
-        open_mask(tmp_path / "mask.png", tmp_path, picture=PictureFile(tmp_path / "picture.png", tmp_path))
+        MaskFile(tmp_path / "mask.png", tmp_path, PictureFile(tmp_path / "picture.png", tmp_path)).open()
 
 
 def test_the_head_of_a_picture_tells_its_size_or_what_is_wrong(tmp_path: Path) -> None:
     Image.new("RGB", (30, 20)).save(tmp_path / "a.png")
-    assert picture_size(PictureFile(tmp_path / "a.png", tmp_path)) == (30, 20)
+    assert PictureFile(tmp_path / "a.png", tmp_path).size() == (30, 20)
     (tmp_path / "b.png").write_bytes(b"no picture")
     with pytest.raises(DataError, match="not a readable picture"):
-        picture_size(PictureFile(tmp_path / "b.png", tmp_path))
+        PictureFile(tmp_path / "b.png", tmp_path).size()
     with pytest.raises(DataError, match="missing"):
-        picture_size(PictureFile(tmp_path / "c.png", tmp_path))
+        PictureFile(tmp_path / "c.png", tmp_path).size()
 
 
 # bad input

@@ -18,18 +18,17 @@ from data.more_folders import mosei_folder
 from data.table_cases import as_csv
 from PIL import Image
 
-from meq.data import table_parquet
+from meq.data import table_files
 from meq.data.content import PictureFile, SoundFile
+from meq.data.files import MAX_LINE_BYTES, json_lines, read_json
 from meq.data.findings import DataError, Findings
-from meq.data.jsonl import MAX_LINE_BYTES, json_lines, read_json
-from meq.data.masks import picture_size
 from meq.data.mosei import mosei
 from meq.data.pickles import load_plain
 from meq.data.pictures import MAX_PICTURE_BYTES
+from meq.data.sound import MAX_WAV_BYTES
 from meq.data.table import table
-from meq.data.wav import MAX_WAV_BYTES
-from meq.foreign import LONGEST, shown
-from meq.training.plain import FormatError, loads
+from meq.errors import LONGEST, shown
+from meq.records import FormatError, loads
 
 pytestmark = needs_fork
 
@@ -71,7 +70,7 @@ def test_a_hostile_picture_ends_in_a_sentence(case: str, tmp_path: Path, monkeyp
         assert "a.jpg: " in outcome.message
     assert outcome.message.isprintable()
     assert len(outcome.message) <= LONGEST
-    assert attempt(lambda: picture_size(picture)).error in (None, "DataError", "NoPictureError", "TooManyPixelsError")
+    assert attempt(lambda: picture.size()).error in (None, "DataError", "NoPictureError", "TooManyPixelsError")
     assert os.listdir(tmp_path) == ["a.jpg"], "nothing was started that writes files"
 
 
@@ -84,7 +83,7 @@ def test_postscript_is_not_handed_to_ghostscript_whatever_its_name(tmp_path: Pat
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF"])
 def test_the_formats_that_are_read_are_read(form: str, tmp_path: Path) -> None:
     picture = PictureFile(written(tmp_path, "a.any", saved(form)), tmp_path)
-    assert (picture.open().size, picture.open().mode, picture_size(picture)) == ((24, 16), "RGB", (24, 16))
+    assert (picture.open().size, picture.open().mode, picture.size()) == ((24, 16), "RGB", (24, 16))
 
 
 @pytest.mark.parametrize("case", WAVS)
@@ -158,7 +157,7 @@ def test_what_is_no_file_is_never_read(kind: str, tmp_path: Path) -> None:
     readers: dict[str, Callable[[Path], Any]] = {
         "a.png": lambda path: PictureFile(path, root).open(),
         "b.png": lambda path: PictureFile(path, root).fingerprint(),
-        "c.png": lambda path: picture_size(PictureFile(path, root)),
+        "c.png": lambda path: PictureFile(path, root).size(),
         "a.wav": lambda path: SoundFile(path, root).open(),
         "b.wav": lambda path: SoundFile(path, root).fingerprint(),
         "a.pkl": load_plain,
@@ -256,10 +255,10 @@ def test_parquet_that_claims_too_much_is_refused_before_it_is_unpacked(
 ) -> None:
     path = parquet(tmp_path, t=["a" * 100] * 40, v=pa.array([[1.0] * 1000] * 40))
     with monkeypatch.context() as limits:
-        limits.setattr(table_parquet, "MAX_ROWS", 39)
+        limits.setattr(table_files, "MAX_ROWS", 39)
         with pytest.raises(DataError, match=r"t\.parquet: it says 40 rows; at most 39 are read, split it"):
             table(path, texts="t", label="y")
-    monkeypatch.setattr(table_parquet, "MAX_GROUP_BYTES", 100_000)
+    monkeypatch.setattr(table_files, "MAX_GROUP_BYTES", 100_000)
     table(path, texts="t", label="y")
     with pytest.raises(DataError, match=r"row group 0 says 160,000 bytes of 'v.list.element'; at most 100,000"):
         table(path, texts="t", vectors="v", label="y")

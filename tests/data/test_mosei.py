@@ -13,12 +13,12 @@ import torch
 from data.more_folders import LONGEST, SCORES, WIDTHS, mosei_folder, write_csd
 
 from meq.data import DataError, Findings, collate
+from meq.data.metrics import ACC2, ACC2_NONZERO, ACC7, RULES, acc7_of_scores
+from meq.data.metrics import SCORES as METRICS
 from meq.data.mosei import LAYOUTS, mosei
-from meq.data.sentiment import ACC2, ACC2_NONZERO, ACC7, RULES, acc7_of_scores
-from meq.data.sentiment import SCORES as METRICS
 
 PICKLES = ("mult", "mmsa-aligned", "mmsa-unaligned")
-FILES = {name: layout.file for name, layout in LAYOUTS.items()}
+FILES = {name: file for name, (file, _) in LAYOUTS.items()}
 
 
 def changed(folder: Path, layout: str, change: Any) -> Path:

@@ -17,8 +17,8 @@ from meq.data.content import PictureFile
 from meq.data.contract import collate
 from meq.data.findings import DataError, Findings
 from meq.data.splitting import torn_apart
-from meq.data.standardise import standardise
 from meq.data.table import table
+from meq.data.transforms import standardise
 from meq.models import MutualEquilibrium
 from meq.objectives.tasks import task_loss
 

@@ -9,8 +9,7 @@ from data.folders import SHARED, change_json, change_line, draw, vcr_folder
 
 from meq.data import DataError, Findings, open_data
 from meq.data.check import check
-from meq.data.vcr import LABELS, vcr
-from meq.data.vcr_scene import NAMES, names_of, person, sentence
+from meq.data.vcr import LABELS, NAMES, names_of, person, sentence, vcr
 
 REAL = SHARED / "vcr_sample"
 

@@ -7,7 +7,7 @@ import pytest
 from data.folders import SHARED
 
 from meq.data.findings import DataError
-from meq.data.vqa_answers import CONTRACTIONS, Vocabulary, normalise, soft_accuracy, worth
+from meq.data.vqa_answers import CONTRACTIONS, Vocabulary, compared, normalise, tidy, worth
 
 REAL = SHARED / "vqa_v2_meta" / "ans2label_3129_uniter.json"
 needs_real = pytest.mark.skipif(not REAL.exists(), reason="no shared/data/vqa_v2_meta beside the checkout")
@@ -62,6 +62,12 @@ def left_one_out(matches: int) -> float:
 def test_an_answer_is_worth_the_mean_over_nine_of_ten_people() -> None:
     assert [round(worth(matches), 9) for matches in range(6)] == [0, 0.3, 0.6, 0.9, 1, 1]
     assert all(worth(matches) == pytest.approx(left_one_out(matches)) for matches in range(11))
+
+
+def soft_accuracy(answer: str, answers: list[str]) -> float:
+    """What one answer is worth, given the answers of people."""
+    given, differ = compared(answers)
+    return worth(given.count(normalise(answer) if differ else tidy(answer)), len(given))
 
 
 def test_answers_are_normalised_only_where_people_differ() -> None:

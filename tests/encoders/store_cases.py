@@ -18,9 +18,8 @@ from fuzzing import some
 
 from meq.data.contract import DataSet
 from meq.encoders import FeatureStore, encode
-from meq.encoders.shards import StoreError
-from meq.encoders.store import Features, read_manifest
-from meq.files import BusyError, alone
+from meq.encoders.store import Features, StoreError, read_manifest
+from meq.records import BusyError, alone
 
 TEXTS = text_set(140)
 SHARD_BYTES = 40_000

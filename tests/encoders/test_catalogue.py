@@ -8,13 +8,11 @@ import pytest
 from encoders.models import noise, save_bert, save_clip, save_wav2vec2
 
 from meq.data.content import Regions
+from meq.encoders.audio import TransformerAudio
 from meq.encoders.builtin import Patches, Words
-from meq.encoders.catalogue import ENCODERS, KINDS, make_encoder
-from meq.encoders.pretrained import EncoderError
-from meq.encoders.regions import PictureRegions
-from meq.encoders.transformer_audio import TransformerAudio
-from meq.encoders.transformer_image import TransformerImage
-from meq.encoders.transformer_text import TransformerText
+from meq.encoders.catalogue import ENCODERS, KINDS, EncoderError, make_encoder
+from meq.encoders.image import PictureRegions, TransformerImage
+from meq.encoders.text import TransformerText
 
 needs_transformers = pytest.mark.skipif(
     util.find_spec("transformers") is None, reason="needs the extra: pip install 'meq[encoders]'"
@@ -36,11 +34,11 @@ def test_built_in_encoders_are_there_by_name() -> None:
 
 
 def test_every_entry_says_what_it_is_and_what_it_needs() -> None:
-    for entry in ENCODERS.values():
+    for entry in map(ENCODERS.get, ENCODERS):
         assert entry.summary
         assert entry.needs
-        assert set(entry.make) <= set(KINDS)
-    assert {kind for entry in ENCODERS.values() for kind in entry.make} == set(KINDS)
+        assert set(entry.classes) <= set(KINDS)
+    assert {kind for name in ENCODERS for kind in ENCODERS.get(name).classes} == set(KINDS)
 
 
 def test_a_mistyped_name_is_answered_with_the_nearest() -> None:

@@ -17,19 +17,18 @@ from meq.data.content import PictureFile
 from meq.data.contract import TEXT, DataSet, Example, Rows, collate, features
 from meq.data.findings import DataError
 from meq.data.metrics import ACCURACY
-from meq.data.standardise import standardise
+from meq.data.transforms import standardise
 from meq.encoders import FeatureStore, encode
 from meq.encoders.builtin import Patches
 from meq.encoders.encode import encode_and_count
-from meq.encoders.shards import DamagedError
-from meq.encoders.store import read_manifest
+from meq.encoders.store import DamagedError, read_manifest
 
 
 def reading_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("features were read")
 
-    monkeypatch.setattr("meq.encoders.shards.Shard.features", refuse)
+    monkeypatch.setattr("meq.encoders.store.Shard.features", refuse)
 
 
 # -- the same features, wherever they are kept -------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from plain import run_plain
 from small_disk import fill_up, small_disk
 
 from meq.encoders import FeatureStore, encode
-from meq.encoders.shards import DamagedError, Identity, StoreError
+from meq.encoders.store import DamagedError, Identity, StoreError
 from meq.encoders.writing import mend
 
 pytestmark = pytest.mark.fuzz

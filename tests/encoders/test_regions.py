@@ -9,9 +9,8 @@ from PIL import Image
 from meq.data.content import DrawnPicture, Regions
 from meq.data.findings import DataError
 from meq.encoders.builtin import Patches
-from meq.encoders.pretrained import EncoderError
-from meq.encoders.regions import PictureRegions
-from meq.encoders.transformer_image import TransformerImage
+from meq.encoders.catalogue import EncoderError
+from meq.encoders.image import PictureRegions, TransformerImage
 
 pytest.importorskip("transformers", reason="needs the extra: pip install 'meq[encoders]'")
 

@@ -11,10 +11,9 @@ from encoders.small_set import CountingWords
 from meq.data.content import fingerprint_of
 from meq.encoders import FeatureStore, Tokens
 from meq.encoders.contract import Encoder
-from meq.encoders.shards import DamagedError, Identity, Shard, StoreError, as_kept, pack
-from meq.encoders.store import Features, read_manifest
+from meq.encoders.store import DamagedError, Features, Identity, Shard, StoreError, pack, read_manifest, stored_form
 from meq.encoders.writing import ShardWriter, mend
-from meq.files import write_bytes
+from meq.records import write_bytes
 
 WORDS = CountingWords()
 TEXTS = ("a red circle", "", "there is no star", "a " * 70)
@@ -72,7 +71,7 @@ def test_tokens_without_a_place_are_kept_beside_tokens_with_one(tmp_path: Path) 
     identity = Identity.of(WORDS, "float32")
     boxed = Tokens(features=torch.ones(2, WORDS.width), boxes=torch.tensor([[0.0, 0, 4, 4], [torch.nan] * 4]))
     bare = Tokens(features=torch.ones(1, WORDS.width))
-    contents = [(b"k" * 32, as_kept(boxed, identity, cut=False)), (b"l" * 32, as_kept(bare, identity, cut=True))]
+    contents = [(b"k" * 32, stored_form(boxed, identity), False), (b"l" * 32, stored_form(bare, identity), True)]
     path = tmp_path / "shard.safetensors"
     path.write_bytes(pack(contents, identity))
     shard = Shard(path, identity)
@@ -168,7 +167,7 @@ def test_a_shard_that_cannot_be_opened_is_set_aside_and_named(tmp_path: Path, ho
     content = {
         "cut short": good[:-10],
         "empty": b"",
-        "another encoder's": pack([(b"k" * 32, as_kept(WORDS(["a"])[0], other, cut=False))], other),
+        "another encoder's": pack([(b"k" * 32, stored_form(WORDS(["a"])[0], other), False)], other),
         "nonsense": b"\xff" * 100,
     }
     path.write_bytes(content[how])
@@ -192,7 +191,7 @@ def test_a_shard_that_may_not_be_read_is_an_error_and_not_taken_for_damage(
     def refuse(path: Path, framework: str) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("meq.encoders.shards.safe_open", refuse)
+    monkeypatch.setattr("meq.encoders.store.safe_open", refuse)
     with pytest.raises(StoreError, match=r"cannot be read: .*Permission denied"):
         mend(FeatureStore(folder=tmp_path), identity)
     assert only_shard(tmp_path).exists()
@@ -246,10 +245,10 @@ def test_files_that_are_no_shards_are_left_alone(tmp_path: Path) -> None:
 def test_a_feature_too_large_for_its_format_is_refused_not_made_infinite() -> None:
     large = Tokens(features=torch.full((1, WORDS.width), 1e5))
     with pytest.raises(StoreError, match=r"gave a feature of 1e\+05, which float16 cannot hold: use bfloat16"):
-        as_kept(large, Identity.of(WORDS, "float16"), cut=False)
-    assert as_kept(large, Identity.of(WORDS, "bfloat16"), cut=False).features.isfinite().all()
+        stored_form(large, Identity.of(WORDS, "float16"))
+    assert stored_form(large, Identity.of(WORDS, "bfloat16")).features.isfinite().all()
     with pytest.raises(StoreError, match=r"says that it is .* wide, and gave 3"):
-        as_kept(Tokens(features=torch.ones(1, 3)), Identity.of(WORDS, "float16"), cut=False)
+        stored_form(Tokens(features=torch.ones(1, 3)), Identity.of(WORDS, "float16"))
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -9,11 +9,11 @@ import torch
 from encoders.small_set import CountingWords, text_set
 from plain import run_plain
 
-from meq import files
 from meq.data.findings import DataError, Finding
 from meq.encoders import FeatureStore, Tokens, encode, writing
-from meq.encoders.shards import StoreError
-from meq.encoders.writing import encode_batch
+from meq.encoders.encode import encode_batch
+from meq.encoders.store import StoreError
+from meq.records import files
 
 CASES = Path(__file__).with_name("store_cases.py")
 

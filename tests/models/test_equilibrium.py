@@ -12,7 +12,7 @@ from models.zoo import HEADS, PAIR, build, features_for, ragged_masks
 from torch import Tensor, nn
 
 import meq
-from meq.models.coupling import Coupling
+from meq.models.equilibrium import Coupling
 
 PAPER: dict[str, Any] = {"widths": {"image": 768, "text": 768}, "classes": 3, "dim": 768, "heads": 8, "steps": 10}
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from models.zoo import build, features_for
 
-from meq.models.readout import Control, Merged, Pooled
+from meq.models.readout import ControlReadout, MergedReadout, PooledReadout
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def state() -> dict[str, torch.Tensor]:
 
 
 def test_pooling_is_the_mean_of_the_real_tokens_or_the_stand_in(state: dict[str, torch.Tensor]) -> None:
-    pool = Pooled(["a", "b"], 8).double()
+    pool = PooledReadout(["a", "b"], 8).double()
     with torch.no_grad():
         pool.stand_ins["b"].fill_(7)
     masks = {"b": torch.tensor([[True, True], [True, False], [False, False]])}
@@ -25,7 +25,7 @@ def test_pooling_is_the_mean_of_the_real_tokens_or_the_stand_in(state: dict[str,
 
 def test_the_merge_reads_across_and_its_control_does_not(state: dict[str, torch.Tensor]) -> None:
     changed = {**state, "b": state["b"] + 1}
-    for readout, sees in ((Merged, True), (Control, False)):
+    for readout, sees in ((MergedReadout, True), (ControlReadout, False)):
         torch.manual_seed(0)
         pool = readout(["a", "b"], 8, 2).double()
         moved = (pool(changed, {})["a"] - pool(state, {})["a"]).abs().max() > 1e-6
@@ -33,12 +33,12 @@ def test_the_merge_reads_across_and_its_control_does_not(state: dict[str, torch.
 
 
 def test_the_merge_and_its_control_have_the_same_parameters() -> None:
-    counts = [sum(p.numel() for p in kind(["a", "b"], 8, 2).parameters()) for kind in (Merged, Control)]
+    counts = [sum(p.numel() for p in kind(["a", "b"], 8, 2).parameters()) for kind in (MergedReadout, ControlReadout)]
     assert counts[0] == counts[1]
 
 
 def test_a_merge_with_nobody_to_read_keeps_the_state(state: dict[str, torch.Tensor]) -> None:
-    pool = Merged(["a", "b"], 8, 2).double()
+    pool = MergedReadout(["a", "b"], 8, 2).double()
     masks = {"b": torch.tensor([[True, True], [False, False], [True, False]])}
     torch.testing.assert_close(pool(state, masks)["a"][1], state["a"][1].mean(0))
 

@@ -12,13 +12,13 @@ from pathlib import Path
 from shutil import copytree, ignore_patterns
 
 from meq import __version__
-from meq.experiments import make_study, run_study
-from meq.training import environment
+from meq.studies import make_study, run_study
+from meq.training import record
 
 if __name__ == "__main__":
-    machine = environment.Hardware(device="cpu", name="a processor", processors=2, threads=1, system="Linux x86_64")
-    environment.hardware = lambda device: machine
-    environment.commit_of = lambda folder: environment.Commit(sha="0" * 40, dirty=False)
+    machine = record.Hardware(device="cpu", name="a processor", processors=2, threads=1, system="Linux x86_64")
+    record.hardware = lambda device: machine
+    record.commit_of = lambda folder: record.Commit(sha="0" * 40, dirty=False)
     study = replace(make_study("statements-tiny"), seeds=(0, 1))
     with tempfile.TemporaryDirectory() as folder:
         run_study(study, folder)

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import torch
 import torch._dynamo  # AdamW imports it; here it is done once, before the forks
-from experiments.photo_table import BUILT_IN, request_for, write_table
 from faults import Ended, in_child
 from fuzzing import some
+from studies.photo_table import BUILT_IN, request_for, write_table
 from training.small import train_small
 
-from meq.experiments import StudyError, load_run, train_on
-from meq.files import BusyError, sha256
+from meq.records import BusyError, sha256
+from meq.runs import load_run, train_on
+from meq.studies import StudyError
 from meq.training import TrainConfig
 from meq.training.record import read_record
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from training.small import train_small
 
-from meq.files import BusyError
+from meq.records import BusyError
 
 BUSY = 17
 """How a process ends that was refused, so that it cannot be taken for another failure."""

@@ -13,10 +13,9 @@ from training.small import PENALTIES, small_config, small_data, small_model, tra
 from meq.data import collate
 from meq.data.contract import Batch
 from meq.objectives import Evaluation, Objective, ResidualCorrection
-from meq.objectives.penalty import Measured
+from meq.objectives.penalties import PenaltyValues
 from meq.training import Vitals, fit
-from meq.training.alarms import raised
-from meq.training.monitor import take_vitals
+from meq.training.alarms import raised, take_vitals
 from meq.training.record import RunRecord
 
 HEALTHY: dict[str, Any] = {
@@ -118,7 +117,7 @@ def test_a_run_can_be_asked_to_stop_at_an_alarm(tmp_path: Path) -> None:
 class Unsettling(ResidualCorrection):
     """The residual penalty turned round: training drives the states away from their fixed point."""
 
-    def measure(self, evaluation: Evaluation) -> Measured:
+    def measure(self, evaluation: Evaluation) -> PenaltyValues:
         measured = super().measure(evaluation)
         return replace(measured, per_sample=-measured.per_sample)
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from small_disk import fill_up, small_disk
 from training.small import train_small
 
-from meq.files import NoSpaceError
+from meq.records import NoSpaceError
 from meq.training import CheckpointError, Checkpoints
 from meq.training.record import read_record
 

@@ -16,9 +16,9 @@ import meq
 from meq.data.metrics import Metric
 from meq.objectives import Objective
 from meq.training import TrainConfig, fit
-from meq.training.optimiser import Schedule, make_optimiser
+from meq.training.checkpoint import rng_state, set_rng_state
 from meq.training.record import read_record
-from meq.training.seeds import epoch_order, rng_state, sample_seeds, seed_everything, set_rng_state
+from meq.training.updates import Schedule, epoch_order, make_optimiser, sample_seeds, seed_everything
 
 
 def test_the_learning_rate_warms_up_linearly_and_then_decays_to_zero() -> None:

@@ -19,12 +19,12 @@ from safetensors.torch import load_file
 from training.small import PENALTIES, small_config, small_data, small_model, train_small
 
 from meq.errors import Interrupted
-from meq.files import BusyError, NoSpaceError, alone
 from meq.objectives import Objective
-from meq.training import CheckpointError, TrainingError, bundle, fit, place, seed_everything
-from meq.training.place import GoneError
+from meq.records import BusyError, NoSpaceError, alone
+from meq.training import CheckpointError, TrainingError, bundle, checkpoint, fit, seed_everything
+from meq.training.checkpoint import GoneError
 from meq.training.record import read_record
-from meq.training.signals import StopRequests
+from meq.training.terminal import StopRequests
 
 fitting = importlib.import_module("meq.training.fit")  # `meq.training.fit` itself is the function
 
@@ -95,7 +95,7 @@ def test_a_signal_ends_a_run_after_its_update_with_a_checkpoint(
 def test_a_second_ctrl_c_ends_it_at_once_and_still_it_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: dict[str, torch.Tensor]
 ) -> None:
-    monkeypatch.setattr("meq.training.signals.AGAIN_SECONDS", -1.0)
+    monkeypatch.setattr("meq.training.terminal.AGAIN_SECONDS", -1.0)
     with pytest.raises(Interrupted):
         train(tmp_path, at=4, act=send(signal.SIGINT, signal.SIGINT))
     assert read_record(tmp_path).status == "interrupted"
@@ -172,11 +172,11 @@ def raises(error: BaseException) -> Callable[..., None]:
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (fitting, "bundled"),
+        (fitting, "write_bundle"),
         (bundle, "write_predictions"),
         (fitting, "seal_run"),
         (fitting.FusionModel, "save_pretrained"),
-        (fitting.Checkpoints, "save"),
+        (checkpoint.Checkpoints, "save"),
     ],
 )
 def test_a_full_disk_interrupts_a_run_wherever_it_comes(
@@ -227,7 +227,7 @@ def test_a_disk_that_has_no_room_even_for_the_record_still_says_what_is_wrong(
 
 
 def test_too_little_room_is_said_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(place, "free_bytes", lambda path: 100_000)
+    monkeypatch.setattr(checkpoint, "free_bytes", lambda path: 100_000)
     words = r"needs about 176\.\d kB for weights and checkpoints, and 100\.0 kB are free on the disk of"
     with pytest.raises(NoSpaceError, match=words):
         train(tmp_path / "run", at=1, act=raises(AssertionError("it began")))

@@ -4,8 +4,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from training.small import WIDTHS, small_data, small_model
 
-from meq.training.predictions import Predictions, PredictionsError, read_predictions, write_predictions
+import meq
+from meq.training.predictions import (
+    Predictions,
+    PredictionsError,
+    batched,
+    predict_split,
+    read_predictions,
+    write_predictions,
+)
 
 
 @pytest.mark.parametrize(
@@ -56,3 +65,31 @@ def test_a_file_that_holds_no_predictions_is_named(tmp_path: Path) -> None:
 def test_as_many_answers_as_ids() -> None:
     with pytest.raises(PredictionsError, match="2 ids, 1 logits and 1 targets"):
         Predictions(ids=["a", "b"], logits=torch.zeros(1, 2), target=torch.zeros(1))
+
+
+def test_a_split_is_answered_without_dropout_and_every_part_gets_its_mode_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, model = small_data(), small_model(dropout=0.5).train()
+    model.head.eval()
+    modes = [module.training for module in model.modules()]
+    found = predict_split(model, data, "dev", batch_size=5)
+    assert [module.training for module in model.modules()] == modes
+    assert found.ids == [example.id for example in data.splits["dev"]]
+    again = predict_split(model, data, "dev", batch_size=17)
+    torch.testing.assert_close(found.logits, again.logits, rtol=1e-5, atol=1e-6)
+    monkeypatch.setattr(type(model), "fuse", lambda *given: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        predict_split(model, data, "dev")
+    assert [module.training for module in model.modules()] == modes
+
+
+def test_a_model_without_a_head_has_no_answers() -> None:
+    model = meq.MutualEquilibrium(WIDTHS, None, dim=8, heads=2, steps=1)
+    with pytest.raises(ValueError, match="it has no head to answer with"):
+        predict_split(model, small_data(), "dev")
+
+
+def test_batches_hold_every_example_once_or_every_so_manieth() -> None:
+    examples = small_data().splits["dev"]
+    assert [len(part) for part in batched(examples, 5)] == [5, 5, 5, 2]
+    shares = [[each.id for part in batched(examples, 4, rank, 3) for each in part] for rank in range(3)]
+    assert [shares[row % 3][row // 3] for row in range(17)] == [each.id for each in examples]

@@ -13,7 +13,7 @@ import torch
 from plain import TESTS
 from safetensors.torch import load_file
 
-from meq.files import alone
+from meq.records import alone
 
 CASES = Path(__file__).with_name("process_cases.py")
 

@@ -3,16 +3,18 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from training.small import train_small
 
-from meq.training.plain import FormatError, dumps, loads, typed
-from meq.training.record import RunRecord, read_record, write_record
+from meq.records import FormatError
+from meq.training.record import RunRecord, commit_of, read_record, session, write_record
 
 RECORDS = Path(__file__).parents[1] / "records"
 RUN = RECORDS / "0.1.0" / "runs" / "meq" / "seed-0"
@@ -96,27 +98,6 @@ def test_a_record_is_the_same_after_the_disk(tmp_path: Path) -> None:
     assert (tmp_path / "record.json").read_bytes() == (RUN / "record.json").read_bytes()
 
 
-@pytest.mark.parametrize("value", [{1: "a"}, {"not finite": 1}, {"a": {1, 2}}, {"a": Path("x")}])
-def test_what_json_cannot_hold_is_an_error_not_a_guess(value: Any) -> None:
-    with pytest.raises(TypeError, match="a record"):
-        dumps(value)
-
-
-@pytest.mark.parametrize("text", ['{"not finite": "12"}', '{"not finite": 1}'])
-def test_only_three_numbers_are_not_finite(text: str) -> None:
-    with pytest.raises(FormatError, match='"nan", "inf" or "-inf"'):
-        loads(text, "here")
-
-
-def test_a_whole_number_may_stand_for_a_number_and_nothing_else() -> None:
-    from meq.training.record import Selected
-
-    value = {"by": "best", "split": "dev", "metric": "accuracy", "epoch": 1, "value": 1}
-    assert typed(Selected, value, "here").value == 1.0
-    with pytest.raises(FormatError, match=r"here: the field 'epoch' should be a whole number, is 1\.5"):
-        typed(Selected, {**value, "epoch": 1.5}, "here")
-
-
 def test_a_run_is_recorded_from_its_first_line_and_says_when_it_was_resumed(tmp_path: Path) -> None:
     train_small(tmp_path / "run", epochs=1)
     whole = read_record(tmp_path / "run")
@@ -131,3 +112,37 @@ def test_a_run_is_recorded_from_its_first_line_and_says_when_it_was_resumed(tmp_
     assert [session.step for session in again.sessions] == [0, whole.steps]
     assert again.checkpoint == whole.checkpoint
     assert again.predictions == whole.predictions, "the same bytes"
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    return subprocess.run(
+        ["git", *who, "-C", str(folder), *arguments], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_the_commit_of_a_working_copy_and_whether_it_was_changed(tmp_path: Path) -> None:
+    code = tmp_path / "src" / "package"
+    code.mkdir(parents=True)
+    (code / "a.py").write_text("x = 1\n")
+    assert commit_of(code) is None, "no repository"
+    git(tmp_path, "init", "--quiet")
+    assert commit_of(code) is None, "a repository that does not track it, as around an installed package"
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "first")
+    found = commit_of(code)
+    assert found is not None
+    assert (found.sha, found.dirty) == (git(tmp_path, "rev-parse", "HEAD"), False)
+    (tmp_path / "results").write_text("written by a study, not code")
+    assert not commit_of(code).dirty
+    (code / "b.py").write_text("y = 2\n")
+    assert commit_of(code).dirty, "a new file of the package is a change of it"
+
+
+def test_a_session_says_what_ran_where() -> None:
+    found = session(7, torch.device("cpu"))
+    assert found.step == 7
+    assert found.versions["torch"] == torch.__version__
+    assert found.started.endswith("+00:00")
+    assert (found.hardware.device, found.hardware.threads) == ("cpu", torch.get_num_threads())
+    assert found.hardware.name

@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -21,17 +22,19 @@ import httpx
 import pytest
 import torch
 import typer
-from explained_run import STEPS, run_folder, small_scenes, trained_run
+from explained_run import STEPS, explanations, run_folder, small_scenes, trained_run
 from PIL import Image, ImageChops
 from typer.testing import CliRunner
 
-from meq.cli.app import app_command
+from meq.cli.use import app_command
 from meq.data import DataError
-from meq.data.content import MAX_PIXELS, PictureFile
-from meq.experiments.runs.explain import Explainer
-from meq.viz.app.explorer import Asked, Explorer
+from meq.data.content import PictureFile
+from meq.data.pictures import MAX_PIXELS
+from meq.runs.explain import Explainer
+from meq.runs.pairs import PairSpectrum
+from meq.viz.app.explorer import Explorer, Pair
 from meq.viz.app.guard import is_needed
-from meq.viz.app.measures import radius_in_words
+from meq.viz.app.panels import _answer_chart, look_panel, panel
 from meq.viz.app.requests import LONGEST, MAX_CHARACTERS, RefusedError, UploadedPicture, admit_upload, check_showable
 from meq.viz.app.server import environment, is_local, served
 from meq.viz.app.uploads import KEPT_BYTES, KEPT_SECONDS, MAX_BYTES, Upload, UploadError, Uploads
@@ -184,7 +187,7 @@ def test_a_look_needs_a_picture_and_a_measure_needs_a_look(explorer: Explorer) -
     with pytest.raises(RefusedError, match="upload one, or choose an example"):
         explorer.look(None, "a caption", None, 0)
     with pytest.raises(RefusedError, match="look at a picture and a caption first"):
-        explorer.spectrum(None)
+        explorer.measure("spectrum", None)
 
 
 def test_a_model_of_other_modalities_gets_a_sentence() -> None:
@@ -215,11 +218,35 @@ def test_what_people_type_is_shown_and_never_run(explorer: Explorer) -> None:
     pair = explorer.pairs[0]
     nasty = "<script>alert(1)</script> \" ' & <img src=x onerror=alert(1)> ${1+1} {{x}}"
     asked, shown = explorer.look(pair.picture, nasty, None, 0)
-    for text in (shown, explorer.spectrum(asked)):
+    for text in (shown, explorer.measure("spectrum", asked)):
         assert "<script" not in text
         assert "<img src=x" not in text
     assert "&lt;" in shown
     assert "&amp;" in shown
+
+
+def test_a_number_is_shown_as_one_and_of_many_classes_the_likeliest() -> None:
+    found = explanations()[0]
+    number = replace(found, head="score", labels=("value",), logits=found.logits[:, :1], explained=0, target=None)
+    shown = look_panel([number], 0)
+    assert f'<p class="score">value: <b>{number.said(0)}</b></p>' in shown
+    assert "<polyline" in shown
+    many = replace(found, labels=tuple(map(str, range(9))), logits=torch.arange(9.0).expand(len(found.steps), 9))
+    shown = look_panel([many], 0)
+    assert "and 3 other answers" in shown
+    assert [label for label, _ in CHANCE.findall(shown)[:6]] == ["8", "7", "6", "5", "4", "3"]
+
+
+def test_a_chart_of_very_many_steps_has_all_of_them() -> None:
+    found = explanations()[0]
+    steps = tuple(range(800))
+    row = [0] * len(steps)
+    views = {name: replace(view, attribution=view.attribution[row]) for name, view in found.views.items()}
+    residuals = {name: values[row] for name, values in found.residuals.items()}
+    long = replace(found, steps=steps, logits=found.logits[row], residuals=residuals, views=views)
+    chart = panel("chart", _answer_chart(long, {0: "red"}), 0)
+    (points,) = re.findall(r'<polyline points="([^"]*)"', chart)
+    assert len(points.split()) == len(steps)
 
 
 def test_people_at_the_same_time_get_what_each_would_get_alone(explorer: Explorer) -> None:
@@ -227,16 +254,16 @@ def test_people_at_the_same_time_get_what_each_would_get_alone(explorer: Explore
     captions = ["there is a red thing", "a green circle is left of that", "yellow"]
     requests = [(picture, caption) for picture in pictures for caption in captions]
     alone = [explorer.explain(*request)[0] for request in requests]
-    asked = Asked(picture=pictures[0], caption=captions[0])
+    asked = Pair(picture=pictures[0], caption=captions[0])
     with ThreadPoolExecutor(6) as pool:
-        measured = pool.submit(explorer.influence, asked)
+        measured = pool.submit(explorer.measure, "influence", asked)
         together = list(pool.map(lambda request: explorer.explain(*request)[0], requests))
     for a, b in zip(alone, together, strict=True):
         torch.testing.assert_close(a.logits, b.logits, rtol=0, atol=1e-5)
         for name in a.views:
             torch.testing.assert_close(a.views[name].shares, b.views[name].shares, rtol=0, atol=1e-3)
             assert a.views[name].content == b.views[name].content or name == "image"
-    assert measured.result() == explorer.influence(asked)
+    assert measured.result() == explorer.measure("influence", asked)
     assert not any(module.training for module in explorer.run.model.modules())
 
 
@@ -251,10 +278,10 @@ def test_examples_have_different_pictures_and_another_caption_to_compare(explore
 def test_data_that_cannot_be_read_again_leave_the_page_without_examples(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def moved(run: object) -> object:
+    def moved(run: object, **_: object) -> object:
         raise error
 
-    monkeypatch.setattr("meq.viz.app.examples._own_data", moved)
+    monkeypatch.setattr("meq.runs.pairs.raw_data", moved)
     explorer = Explorer(trained_run())
     assert explorer.pairs == []
     assert "photos.csv is not here" in str(explorer.no_pairs)
@@ -264,20 +291,20 @@ def test_data_that_cannot_be_read_again_leave_the_page_without_examples(
 def test_a_fault_of_ours_does_not_look_like_data_that_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    def broken(run: object) -> object:
+    def broken(run: object, **_: object) -> object:
         raise error
 
-    monkeypatch.setattr("meq.viz.app.examples._own_data", broken)
+    monkeypatch.setattr("meq.runs.pairs.raw_data", broken)
     with pytest.raises(type(error)):
         Explorer(trained_run())
 
 
 def test_the_measures_say_in_words_what_they_found(explorer: Explorer) -> None:
-    asked = Asked(picture=explorer.pairs[0].picture, caption=explorer.pairs[0].caption)
-    spectrum = explorer.spectrum(asked)
+    asked = Pair(picture=explorer.pairs[0].picture, caption=explorer.pairs[0].caption)
+    spectrum = explorer.measure("spectrum", asked)
     assert "the largest modulus is" in spectrum
     assert "image/svg+xml" in spectrum
-    assert explorer.influence(asked).count("image/svg+xml") == 2
+    assert explorer.measure("influence", asked).count("image/svg+xml") == 2
 
 
 def test_the_radius_is_told_for_the_map_and_for_the_damped_step() -> None:
@@ -288,11 +315,11 @@ def test_the_radius_is_told_for_the_map_and_for_the_damped_step() -> None:
         residual=torch.zeros(1, 2, dtype=torch.float64),
         products=torch.tensor([3]),
     )
-    undamped, damped = radius_in_words(found, 0.5)
+    undamped, damped = PairSpectrum(eigenvalues=found, damping=0.5).in_words()
     assert "1.200, not below 1" in undamped
     assert "0.559, below 1" in damped
     assert "shrinks to a tenth in about 4 steps" in damped
-    assert len(radius_in_words(found, None)) == 1
+    assert len(PairSpectrum(eigenvalues=found, damping=None).in_words()) == 1
 
 
 # -- who can reach it --------------------------------------------------------------------------------------------------
@@ -362,7 +389,7 @@ def test_a_served_page_talks_to_nobody_else_and_leaves_nothing(monkeypatch: pyte
 def test_beyond_this_machine_the_command_needs_a_password_and_says_what_that_is_worth(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(import_module("meq.cli.app"), "_wait", lambda stop: None)
+    monkeypatch.setattr(import_module("meq.cli.use"), "_wait", lambda stop: None)
     command = typer.Typer()
     command.command()(app_command)
     beyond = [str(run_folder()), "--host", "0.0.0.0"]

@@ -13,26 +13,21 @@ import matplotlib
 import numpy as np
 import pytest
 import torch
-from experiments.samples import SAMPLE
-from explained_run import STEPS, explainer, explanations, small_scenes, trained_run
+from explained_run import STEPS, explanations, trained_run
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from reports import NASTY, UNSEEN
+from studies.samples import SAMPLE
 from viz.figures import cut_off, words_of
 
-from meq.analysis import follow
 from meq.analysis.spectrum import Eigenvalues
-from meq.data import collate
-from meq.encoders import encode
-from meq.experiments.compare import CALLED, INCOMPLETE, NOT_CALLED, REFERENCE, ArmLine
-from meq.experiments.runs.explanation import Contrast
-from meq.viz.arms import arms_figure
+from meq.runs.explanation import Contrast
+from meq.studies.compare import CALLED, INCOMPLETE, NOT_CALLED, REFERENCE, ArmLine
 from meq.viz.colours import GREEN, ORANGE, PALETTE, VERMILION, heat_colour, ink_on, label_colours, shade
-from meq.viz.curves import Line, line_of, probability_along_k, residual_along_k, score_along_k
-from meq.viz.heatmap import influence_map
-from meq.viz.spectrum_plane import eigenvalue_plane
+from meq.viz.curves import Line, probability_along_k, residual_along_k, score_along_k, training_curves
+from meq.viz.equilibrium import eigenvalue_plane, influence_map
+from meq.viz.study_figures import arms_figure
 from meq.viz.style import as_png, as_svg, plain, save
-from meq.viz.training import training_curves
 
 LINES = [
     Line(name="equilibrium", steps=(0, 1, 4), values=((0.3, 0.7, 0.9), (0.34, 0.8, 0.9))),
@@ -111,17 +106,7 @@ def test_scores_show_the_whole_axis_chance_the_read_depth_and_the_spread() -> No
     assert plain("costs $5 or $6") in drawn
 
 
-def test_a_line_comes_from_trajectories_of_the_same_steps() -> None:
-    data = encode(small_scenes(), explainer().encoders)
-    batch = collate(list(data.splits["test"][:4]), data.widths)
-    found = follow(trained_run().model, [batch], steps=(0, 1), horizon=3)
-    line = line_of("meq", [found, found])
-    assert line.steps == (0, 1, STEPS, 3)
-    assert found.metric is not None
-    assert line.values == (tuple(found.metric.tolist()),) * 2
-    other = follow(trained_run().model, [batch], steps=(0,), horizon=3)
-    with pytest.raises(ValueError, match="the same steps"):
-        line_of("meq", [found, other])
+def test_a_line_needs_a_value_of_every_seed_for_every_step() -> None:
     with pytest.raises(ValueError, match="every seed needs a value"):
         Line(name="a", steps=(0, 1), values=((1.0,),))
 
@@ -222,12 +207,12 @@ def test_colours_say_what_readers_expect() -> None:
 def test_figures_need_matplotlib_and_commands_do_not_import_it() -> None:
     code = (
         "import sys; sys.modules['matplotlib'] = None\n"
-        "import meq, meq.cli, meq.cli.explain, meq.viz.overlay\n"
-        "from meq.viz.needs import require_matplotlib\n"
-        "try:\n    require_matplotlib()\nexcept ImportError as error:\n    print(error)"
+        "import meq, meq.cli, meq.cli.understand, meq.viz.colours, meq.viz.text, meq.viz.sheet\n"
+        "from meq.errors import require\n"
+        "try:\n    require('matplotlib', 'a figure')\nexcept ImportError as error:\n    print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == "figures need matplotlib: pip install 'meq[viz]'", done.stderr
+    assert done.stdout.strip() == "a figure needs matplotlib: pip install 'meq[viz]'", done.stderr
 
 
 HOSTILE = [*NASTY, "\x00", "-->", "]]>", "\ud83d", "$\\frac{1}$", "\n" * 500, "_not a private name"]

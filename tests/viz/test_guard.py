@@ -20,13 +20,10 @@ from starlette.datastructures import Headers
 
 from meq.viz.app import guard as guard_module
 from meq.viz.app import serving as serving_module
-from meq.viz.app.bodies import BodyError, body_parts
-from meq.viz.app.guard import FOLDERS, FULL, MAX_QUESTION, Guard, is_needed
-from meq.viz.app.hosts import Hosts
+from meq.viz.app.guard import FOLDERS, FULL, MAX_QUESTION, Guard, Hosts, Rules, is_needed
 from meq.viz.app.password import WINDOW_SECONDS, WRONG, Attempts, Password
-from meq.viz.app.rules import Rules
 from meq.viz.app.serving import address_of, bound_socket, serving
-from meq.viz.app.uploads import MAX_BODY, MAX_BYTES, UploadError, Uploads, read_upload
+from meq.viz.app.uploads import MAX_BODY, MAX_BYTES, BodyError, UploadError, Uploads, body_parts, read_upload
 
 HERE = ("127.0.0.1", 7860)
 SECRET = "somebody:long enough"

@@ -10,12 +10,12 @@ from explained_run import explainer, run_folder, small_scenes
 
 from meq.data.contract import Batch
 from meq.viz.app import measuring as measuring_module
-from meq.viz.app.measuring import Measuring, MeasuringError
+from meq.viz.app.measuring import MeasuringError, MeasuringProcess
 
 
 @pytest.fixture
-def measuring() -> Iterator[Measuring]:
-    made = Measuring(run_folder())
+def measuring() -> Iterator[MeasuringProcess]:
+    made = MeasuringProcess(run_folder())
     yield made
     made.close()
 
@@ -25,7 +25,7 @@ def a_batch() -> Batch:
 
 
 def test_a_process_that_dies_is_a_sentence_and_the_next_measurement_starts_another(
-    measuring: Measuring, monkeypatch: pytest.MonkeyPatch
+    measuring: MeasuringProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(measuring_module, "COMMAND", "raise SystemExit(3)")
@@ -35,7 +35,7 @@ def test_a_process_that_dies_is_a_sentence_and_the_next_measurement_starts_anoth
 
 
 def test_a_bug_in_a_measurement_is_told_to_the_log_and_not_to_the_page(
-    measuring: Measuring, caplog: pytest.LogCaptureFixture
+    measuring: MeasuringProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR), pytest.raises(MeasuringError, match="this is a bug in meq") as told:
         measuring.measure("no such panel", a_batch(), "a caption")
@@ -44,7 +44,7 @@ def test_a_bug_in_a_measurement_is_told_to_the_log_and_not_to_the_page(
 
 
 def test_nothing_is_measured_after_the_end() -> None:
-    made = Measuring(run_folder())
+    made = MeasuringProcess(run_folder())
     made.close()
     with pytest.raises(MeasuringError, match="being closed"):
         made.measure("spectrum", a_batch(), "a caption")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from jinja2 import UndefinedError
+from markupsafe import Markup
 from reports import (
     FEW,
     LABELS,
@@ -22,16 +24,17 @@ from reports import (
     tiny_study,
 )
 
-from meq.experiments import Predictions, StudyError, read_record, verify
-from meq.experiments.runs.judged import RIGHT, UNSURE, WRONG, confusion_table, judge, notable
-from meq.experiments.runs.reported import best_run, look_for_report
-from meq.experiments.runs.showcase import prepare_showcase
-from meq.experiments.runs.showcase_file import read_showcase, write_showcase
-from meq.experiments.study import read_study
-from meq.experiments.tables import records_of
+from meq.runs.evaluate import RIGHT, UNSURE, WRONG, confusion_table, notable_answers, score_answers
+from meq.runs.showcase import best_run, look_for_report, prepare_showcase, read_showcase, write_showcase
+from meq.studies import Predictions, StudyError, read_record, verify
+from meq.studies.study import read_study
+from meq.studies.tables import records_of
 from meq.training.record import RunError, write_record
+from meq.viz.figures import RUN_FIGURES, FigureEntry, draw_figure
 from meq.viz.report import default_place, write_report
-from meq.viz.report.markup import Html, tag
+from meq.viz.run_figures import ReportedRun
+from meq.viz.style import Drawing, new_figure
+from meq.viz.templating import templates
 
 MEGABYTES = 6e6
 
@@ -135,7 +138,50 @@ def test_what_users_wrote_is_text_and_never_markup(run_report: str) -> None:
     assert SCRIPT in Reader(run_report).text
     for label in LABELS:
         assert label in Reader(run_report).text
-    assert tag("p", "<i>", Html("<b>"), of={"alt": '"<'}) == '<p alt="&quot;&lt;">&lt;i&gt;<b></p>'
+
+
+@pytest.mark.parametrize("package", ["meq.viz.report", "meq.viz.app"])
+def test_what_stands_in_a_template_is_escaped_shortened_and_visible_unless_it_is_markup(package: str) -> None:
+    page = templates(package).from_string('<p alt="{{ alt }}">{{ text }}{{ markup }}{{ nothing }}{{ long }}</p>')
+    values = {"alt": '"<', "text": "<i>\u202e", "markup": Markup("<b>"), "nothing": None, "long": "x" * 6000}
+    assert page.render(values).startswith('<p alt="&#34;&lt;">&lt;i&gt;\ufffd<b>xxx')
+    assert "x… (1,000 more characters)</p>" in page.render(values)
+    with pytest.raises(UndefinedError, match="'text' is undefined"):
+        page.render(alt="")
+    sources = [
+        templates(package).loader.get_source(templates(package), name)[0] for name in page.environment.list_templates()
+    ]
+    assert sources
+    assert not any("safe" in source or "autoescape" in source for source in sources)
+
+
+def test_a_new_figure_is_one_function_and_one_line_and_is_then_drawn_by_name_and_in_the_report(
+    tmp_path: Path,
+) -> None:
+    def dots(run: ReportedRun) -> list[Drawing]:
+        figure = new_figure(3, 2)
+        figure.add_subplot().plot([run.files.record.seed], [0], "o")
+        return [Drawing(figure=figure, alt="One dot for one seed", caption="A figure of <our> own.")]
+
+    RUN_FIGURES.add("dots", FigureEntry(place="training", draw=dots))
+    try:
+        drawn = draw_figure(hostile_run(), "dots", tmp_path)
+        page = write_report(hostile_run(), tmp_path / "page.html").read_text(encoding="utf-8")
+    finally:
+        RUN_FIGURES.remove("dots")
+    assert [file.name for file in drawn] == ["dots.png", "dots.svg"]
+    assert "A figure of <our> own." in Reader(page).text
+    with pytest.raises(ValueError, match=r"no figure of a run 'trainin': did you mean 'training'"):
+        draw_figure(hostile_run(), "trainin", tmp_path)
+    with pytest.raises(ValueError, match=r"no place 'trainin': did you mean 'training'"):
+        FigureEntry(place="trainin", draw=dots)
+
+
+def test_figures_of_runs_and_studies_are_drawn_by_name_and_what_is_not_there_is_said(tmp_path: Path) -> None:
+    assert len(draw_figure(hostile_run(), "examples", tmp_path / "run")) % 2 == 0
+    assert [file.name for file in draw_figure(tiny_study(), "training", tmp_path)] == ["training.png", "training.svg"]
+    with pytest.raises(ValueError, match="has nothing to draw as 'grounding'"):
+        draw_figure(tiny_study(), "grounding", tmp_path)
 
 
 @pytest.mark.fuzz
@@ -169,7 +215,7 @@ def test_without_its_data_the_report_comes_out_and_says_what_is_missing(tmp_path
     hidden = Path(asked["data"])
     hidden.rename(hidden.with_suffix(".hidden"))
     try:
-        missing = prepare_showcase(run, showing=FEW).missing
+        missing = prepare_showcase(run, options=FEW).missing
     finally:
         hidden.with_suffix(".hidden").rename(hidden)
     assert any("rows.csv" in each and "--root" in each for each in missing)
@@ -181,7 +227,7 @@ def test_without_its_data_the_report_comes_out_and_says_what_is_missing(tmp_path
 
 def test_a_model_that_does_not_iterate_is_shown_with_examples_and_without_an_equilibrium(tmp_path: Path) -> None:
     run = tiny_study() / "runs" / "concat" / "seed-0"
-    looks, missing = look_for_report(run, scratch=tmp_path, showing=FEW)
+    looks, missing = look_for_report(run, scratch=tmp_path, options=FEW)
     assert looks == tmp_path  # the run lies in a sealed study
     assert missing == ()
     page = Reader(write_report(run, tmp_path / "page.html", looks=looks).read_text(encoding="utf-8"))
@@ -210,7 +256,7 @@ def test_changed_answers_and_stale_looks_are_noticed(tmp_path: Path) -> None:
     said = write_report(run).read_text(encoding="utf-8")
     assert "Changed since the run was recorded: predictions/dev.parquet" in said
     assert "Only the files of the run were read" in said
-    kept = run / "analysis" / "showcase.json"
+    kept = run / "analysis" / "report.json"
     kept.write_text(kept.read_text().replace("most confidently", "most"))
     with pytest.raises(ValueError, match="changed since it was written"):
         write_report(run)
@@ -260,10 +306,10 @@ def predictions(rows: list[tuple[float, float, int]]) -> Predictions:
 
 def test_the_most_confidently_wrong_the_least_sure_and_the_best_of_each_class_are_chosen() -> None:
     rows = [(5.0, 0, 1), (9.0, 0, 1), (0.1, 0, 0), (8.0, 0, 0), (7.0, 0, 0), (0, 3.0, 1), (float("nan"), 0, 0)]
-    judged = judge(predictions(rows), "classes")
-    found = [(each.row, each.reason) for each in notable(judged, 2)]
+    scored = score_answers(predictions(rows), "classes")
+    found = list(notable_answers(scored, 2).items())
     assert found == [(1, WRONG), (0, WRONG), (2, UNSURE), (4, UNSURE), (3, RIGHT), (5, RIGHT)]
-    table = confusion_table(judged, ["a", "b"], split="test")
+    table = confusion_table(scored, ["a", "b"], split="test")
     assert table is not None
     assert table.rows == (("a", 3, 0, 1, 0.75), ("b", 2, 1, 0, pytest.approx(1 / 3)))
 
@@ -272,6 +318,6 @@ def test_numbers_are_ranked_by_how_far_off_they_are() -> None:
     answers = Predictions(
         ids=["a", "b", "c"], logits=torch.tensor([[1.0], [5.0], [2.0]]), target=torch.tensor([1.1, 1.0, 4.0])
     )
-    judged = judge(answers, "score")
-    assert [each.row for each in notable(judged, 1)] == [1, 0]
-    assert confusion_table(judged, ["value"], split="dev") is None
+    scored = score_answers(answers, "score")
+    assert list(notable_answers(scored, 1)) == [1, 0]
+    assert confusion_table(scored, ["value"], split="dev") is None

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from meq.analysis.subject import held_still
 from meq.analysis.tables import number
+from meq.core.operator import held_still
+from meq.core.state import token_mask
 
 FEWEST = 20
 """Labelled samples that can say anything: of fewer, intervals by resampling are too narrow."""
@@ -84,22 +86,25 @@ def measure_answers(model: Any, data: Iterable[Any] | Any, *, seed: int = 0) -> 
     head = str(getattr(model, "head_kind", "classes"))
     with torch.no_grad(), held_still(model):
         logits = pool.answered(model, {})
-        judged = _Judged.of(logits, pool.target, head)
+        scorer = _Scorer.of(logits, pool.target, head)
         losses, changed = {}, {}
         random = np.random.default_rng(seed)
         for name in pool.names:
             drawn = [pool.answered(model, {name: pool.partners(name, random)}) for _ in range(DRAWS)]
-            loss = torch.stack([judged.points - judged.scored(each) for each in drawn]).mean(0)
-            losses[name] = estimate(loss[judged.kept], seed)
-            changed[name] = float(torch.stack([judged.changed(each) for each in drawn]).mean())
+            loss = torch.stack([scorer.points - scorer.scored(each) for each in drawn]).mean(0)
+            losses[name] = estimate(loss[scorer.kept], seed)
+            changed[name] = float(torch.stack([scorer.changed(each) for each in drawn]).mean())
+    # the gain is above the better of the two, paired with the constant answer where that is the better one
+    points, constant = scorer.points[scorer.kept], scorer.constant[scorer.kept]
+    rival = torch.full_like(constant, scorer.chance) if float(constant.mean()) < scorer.chance else constant
     return Answers(
-        samples=int(judged.kept.sum()),
-        lost=judged.lost,
-        score_name=judged.name,
-        score=float(judged.points[judged.kept].mean()),
-        constant=float(judged.constant.mean()),
-        chance=judged.chance,
-        gain=_gain(judged, seed),
+        samples=int(scorer.kept.sum()),
+        lost=scorer.lost,
+        score_name=scorer.name,
+        score=float(points.mean()),
+        constant=float(scorer.constant.mean()),
+        chance=scorer.chance,
+        gain=estimate(points - rival, seed),
         losses=losses,
         changed=changed,
         absent=tuple(name for name in getattr(model, "widths", {}) if not pool.has(name)),
@@ -107,7 +112,7 @@ def measure_answers(model: Any, data: Iterable[Any] | Any, *, seed: int = 0) -> 
 
 
 @dataclass(frozen=True, eq=False)
-class _Judged:
+class _Scorer:
     """Points per sample, those of the best constant answer, and the score of chance."""
 
     head: str
@@ -118,7 +123,7 @@ class _Judged:
     chance: float
 
     @classmethod
-    def of(cls, logits: Tensor, target: Tensor, head: str) -> _Judged:
+    def of(cls, logits: Tensor, target: Tensor, head: str) -> _Scorer:
         if head == "score":
             target = target.double().reshape(len(target))
             return cls(head, "negative absolute error", target, logits, -(target - target.median()).abs(), torch.nan)
@@ -165,14 +170,6 @@ class _Judged:
         return torch.isfinite(logits).all(1)
 
 
-def _gain(judged: _Judged, seed: int) -> Estimate:
-    """Above the better of the two, paired with the constant answer where that is the better one."""
-    points, constant = judged.points[judged.kept], judged.constant[judged.kept]
-    chance = judged.chance
-    better = constant if not float(constant.mean()) < chance else torch.full_like(constant, chance)
-    return estimate(points - better, seed)
-
-
 def estimate(values: Float[Tensor, " N"], seed: int) -> Estimate:
     if len(values) == 0:
         return Estimate(float("nan"), float("nan"), float("nan"))
@@ -183,10 +180,14 @@ def estimate(values: Float[Tensor, " N"], seed: int) -> Estimate:
     return Estimate(float(numbers.mean()), float(low), float(high))
 
 
+_Tokens = dict[str, tuple[Tensor, Tensor]]
+"""One sample: by modality its tokens, or its vector, and which of them are real."""
+
+
 class _Pool:
     """Labelled samples one by one, so that a modality of one can be given to another whatever batch it came in."""
 
-    def __init__(self, rows: list[dict[str, tuple[Tensor, Tensor | None]]], target: Tensor) -> None:
+    def __init__(self, rows: list[_Tokens], target: Tensor) -> None:
         self.rows, self.target = rows, target
         self.names = list(dict.fromkeys(name for row in rows for name in row))
 
@@ -198,14 +199,17 @@ class _Pool:
         for place, batch in enumerate(batches):
             target = _checked_target(batch, place)
             targets.append(target.detach().cpu())
-            rows += [_sample(batch, row) for row in range(len(target))]
+            real = {name: token_mask((batch.masks or {}).get(name), x) for name, x in batch.features.items()}
+            rows += [
+                {name: (x[row], real[name][row]) for name, x in batch.features.items()} for row in range(len(target))
+            ]
         return cls(rows, torch.cat(targets))
 
     def has(self, name: str) -> bool:
         return any(_has(row, name) for row in self.rows)
 
     def partners(self, name: str, random: np.random.Generator) -> list[int]:
-        """Whose tokens each sample gets: somebody else's, and its own where it has none or nobody else has."""
+        """Whose tokens each sample gets: another sample's; its own where it has none or is the only one that has."""
         given = list(range(len(self.rows)))
         order = random.permutation([row for row in given if _has(self.rows[row], name)])
         for place, row in enumerate(order):
@@ -244,38 +248,17 @@ def _checked_target(batch: Any, place: int) -> Tensor:
     return target
 
 
-def _sample(batch: Any, row: int) -> dict[str, tuple[Tensor, Tensor | None]]:
-    masks = batch.masks or {}
-    return {name: (x[row], masks[name][row] if name in masks else None) for name, x in batch.features.items()}
+def _has(row: _Tokens, name: str) -> bool:
+    return name in row and bool(row[name][1].any())
 
 
-def _has(row: Mapping[str, tuple[Tensor, Tensor | None]], name: str) -> bool:
-    if name not in row:
-        return False
-    mask = row[name][1]
-    return mask is None or bool(mask.any())
-
-
-def _stacked(parts: Sequence[tuple[Tensor, Tensor | None] | None]) -> tuple[Tensor, Tensor | None]:
+def _stacked(parts: Sequence[tuple[Tensor, Tensor] | None]) -> tuple[Tensor, Tensor | None]:
     """Samples in one batch, short ones padded along the tokens, which come last but one; a mask if any is needed."""
-    like = next(part[0] for part in parts if part is not None)
-    filled = [(torch.zeros_like(like), False) if part is None else part for part in parts]
-    if like.ndim == 1:  # vectors: one token each
-        real = torch.tensor([mask is None or bool(mask) for _, mask in filled], device=like.device)
-        return torch.stack([x for x, _ in filled]), None if bool(real.all()) else real
-    longest = max(x.shape[-2] for x, _ in filled)
-    tokens, masks = [], []
-    for x, mask in filled:
-        missing = longest - x.shape[-2]
-        real = torch.ones(x.shape[:-1], dtype=torch.bool, device=x.device)
-        real = real if mask is None else real & _per_token(mask, real)
-        tokens.append(torch.nn.functional.pad(x, (0, 0, 0, missing)))
-        masks.append(torch.nn.functional.pad(real, (0, missing)))
-    mask = torch.stack(masks)
-    return torch.stack(tokens), None if bool(mask.all()) else mask
-
-
-def _per_token(mask: Tensor | bool, like: Tensor) -> Tensor:
-    """A mask per token, or per sample, or False for a modality that is not there."""
-    whole = torch.as_tensor(mask, device=like.device)
-    return whole.reshape(whole.shape + (1,) * (like.ndim - whole.ndim)).expand_as(like)
+    like, real = next(part for part in parts if part is not None)
+    filled = [(torch.zeros_like(like), torch.zeros_like(real)) if part is None else part for part in parts]
+    if like.ndim > 1:
+        longest = max(x.shape[-2] for x, _ in filled)
+        missing = [longest - x.shape[-2] for x, _ in filled]
+        filled = [(F.pad(x, (0, 0, 0, m)), F.pad(real, (0, m))) for (x, real), m in zip(filled, missing, strict=True)]
+    mask = torch.stack([real for _, real in filled])
+    return torch.stack([x for x, _ in filled]), None if bool(mask.all()) else mask

@@ -10,11 +10,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from meq.analysis.rollout import roll_out
-from meq.analysis.subject import Case, Subject, held_still, open_case, stopped_at
 from meq.analysis.tables import middle, number, text_table
+from meq.analysis.walk import Case, Subject, open_case, stopped_at
 from meq.core.backward import Checkpointed
-from meq.core.options import checked_options, nearest
-from meq.core.state import State, detach, per_sample
+from meq.core.operator import held_still
+from meq.core.state import State, detach, token_mask
+from meq.options import checked_options, nearest
 
 METHODS = {
     "grad-cam": "ReLU(sum_d w_d z(k)_d) per token of a state, w the mean of d score / d z(k) over its real tokens",
@@ -76,12 +77,10 @@ def default_method(model: Subject, features: Mapping[str, Tensor], masks: Mappin
     """The method that is shown unless another is asked for."""
     with held_still(model), torch.no_grad():
         state = open_case(model, features, masks).solution.state
-    fitting = all(name in state and _places(state[name]) == _places(x) for name, x in features.items())
+    tokens = {name: 1 if x.ndim == 2 else x.shape[-2] for name, x in features.items()}
+    places = {name: 1 if z.ndim == 2 else z.shape[-2] for name, z in state.items()}
+    fitting = all(places.get(name) == count for name, count in tokens.items())
     return DEFAULT_METHOD if fitting else WITHOUT_STATES
-
-
-def _places(x: Tensor) -> int:
-    return 1 if x.ndim == 2 else x.shape[-2]
 
 
 @checked_options
@@ -108,7 +107,9 @@ def attribute(
     leaves = {name: x.detach().requires_grad_(through) for name, x in features.items()}
     with held_still(model), torch.set_grad_enabled(through):
         case = open_case(model, leaves, masks)
-        chosen = _check_steps(steps, model.steps)
+        chosen = tuple(range(model.steps + 1)) if steps is None else tuple(steps)
+        if not chosen or any(k < 0 for k in chosen):
+            raise ValueError(f"steps must name at least one state, counted from 0, the start; got {list(chosen)}")
         scored = _score(case, chosen, target)
         if through:
             maps = _input_maps(case, scored, leaves, masks or {}, times_input=method == "gradient-x-input")
@@ -116,11 +117,15 @@ def attribute(
             maps = roll_out(case, chosen)
         else:
             maps = _state_maps(case, scored)
-    return _close(method, chosen, scored, _of_choice(maps, scored, case.choices))
+    maps, scores = _of_choice(maps, scored, case.choices), torch.stack(scored.scores).detach()
+    finite = torch.stack([torch.isfinite(each).all(-1) for each in maps.values()]).all(0)
+    lost = scored.lost | ~finite | ~torch.isfinite(scores)
+    maps = {name: each.masked_fill(lost[..., None], 0).detach() for name, each in maps.items()}
+    return Attribution(method, chosen, maps, scored.classes, scores, lost)
 
 
 @dataclass(frozen=True, eq=False)
-class _Scored:
+class _StepScores:
     """States along the walk, the classes asked about, and their scores."""
 
     states: list[State]
@@ -129,7 +134,7 @@ class _Scored:
     lost: Bool[Tensor, "S B"]
 
 
-def _score(case: Case, steps: tuple[int, ...], target: Tensor | str) -> _Scored:
+def _score(case: Case, steps: tuple[int, ...], target: Tensor | str) -> _StepScores:
     walked = case.walk(max(*steps, 1), trajectory=steps, backward=Checkpointed())
     assert walked.trajectory is not None
     states = [walked.trajectory[k] for k in steps]
@@ -140,7 +145,7 @@ def _score(case: Case, steps: tuple[int, ...], target: Tensor | str) -> _Scored:
     lost = torch.stack([(stopped >= 0) & (stopped < k) for k in steps])
     if case.choices is not None:
         lost = lost.unflatten(1, (-1, case.choices)).any(2)
-    return _Scored(states, classes, scores, lost)
+    return _StepScores(states, classes, scores, lost)
 
 
 def _classes(case: Case, logits: Float[Tensor, "B C"], target: Tensor | str) -> Int[Tensor, " B"]:
@@ -157,7 +162,7 @@ def _classes(case: Case, logits: Float[Tensor, "B C"], target: Tensor | str) -> 
     return target.long()
 
 
-def _state_maps(case: Case, scored: _Scored) -> dict[str, Float[Tensor, "S R N"]]:
+def _state_maps(case: Case, scored: _StepScores) -> dict[str, Float[Tensor, "S R N"]]:
     rows: dict[str, list[Tensor]] = {}
     for state, classes in zip(scored.states, scored.classes, strict=True):
         leaves = {name: z.requires_grad_() for name, z in detach(state).items()}
@@ -165,20 +170,16 @@ def _state_maps(case: Case, scored: _Scored) -> dict[str, Float[Tensor, "S R N"]
             score = case.read(leaves).gather(1, classes[:, None]).sum()
         for (name, z), gradient in zip(leaves.items(), _gradients(score, leaves), strict=True):
             z, gradient = _as_tokens(z.detach()), _as_tokens(gradient)
-            real = _token_mask(case.solution.masks.get(name), z)
-            rows.setdefault(name, []).append(_cam(z, gradient, real).masked_fill(~real, 0))
+            real = token_mask(case.solution.masks.get(name), z)
+            # Grad-CAM: ReLU(sum_d w_d z_d), w the mean gradient of the real tokens
+            total = gradient.masked_fill(~real[..., None], 0).sum(1, keepdim=True)
+            weights = total / real.sum(1).clamp(min=1)[:, None, None]
+            rows.setdefault(name, []).append((weights * z).sum(-1).relu().masked_fill(~real, 0))
     return {name: torch.stack(each) for name, each in rows.items()}
 
 
-def _cam(z: Float[Tensor, "R N D"], gradient: Float[Tensor, "R N D"], real: Bool[Tensor, "R N"]) -> Tensor:
-    """ReLU(sum_d w_d z_d), w the mean gradient of the real tokens."""
-    total = gradient.masked_fill(~real[..., None], 0).sum(1, keepdim=True)
-    weights = total / real.sum(1).clamp(min=1)[:, None, None]
-    return (weights * z).sum(-1).relu()
-
-
 def _input_maps(
-    case: Case, scored: _Scored, leaves: State, masks: Mapping[str, Tensor], *, times_input: bool
+    case: Case, scored: _StepScores, leaves: State, masks: Mapping[str, Tensor], *, times_input: bool
 ) -> dict[str, Float[Tensor, "S ..."]]:
     """S B N, or S B A N for a modality that has its own tokens per choice."""
     rows: dict[str, list[Tensor]] = {}
@@ -186,12 +187,12 @@ def _input_maps(
         for (name, x), gradient in zip(leaves.items(), _gradients(score.sum(), leaves), strict=True):
             x, gradient = _as_tokens(x.detach()), _as_tokens(gradient)
             row = (x * gradient).sum(-1).abs() if times_input else gradient.norm(dim=-1)
-            rows.setdefault(name, []).append(row.masked_fill(~_token_mask(masks.get(name), x), 0))
+            rows.setdefault(name, []).append(row.masked_fill(~token_mask(masks.get(name), x), 0))
     return {name: torch.stack(each) for name, each in rows.items()}
 
 
 def _gradients(score: Tensor, leaves: State) -> Sequence[Tensor]:
-    """Of the sum over samples, each of which sees only its own rows; parameters get none."""
+    """Gradients of the sum over samples, each of which depends on its own rows only; parameters get none."""
     if not score.requires_grad:  # frozen weights and a start that ignores the features
         return [torch.zeros_like(x) for x in leaves.values()]
     return torch.autograd.grad(
@@ -199,7 +200,7 @@ def _gradients(score: Tensor, leaves: State) -> Sequence[Tensor]:
     )
 
 
-def _of_choice(maps: dict[str, Tensor], scored: _Scored, choices: int | None) -> dict[str, Float[Tensor, "S B N"]]:
+def _of_choice(maps: dict[str, Tensor], scored: _StepScores, choices: int | None) -> dict[str, Float[Tensor, "S B N"]]:
     """For multiple choice, the map of the choice that was asked about; the others' score does not depend on it."""
     if choices is None:
         return maps
@@ -213,26 +214,5 @@ def _of_choice(maps: dict[str, Tensor], scored: _Scored, choices: int | None) ->
     return picked
 
 
-def _close(method: str, steps: tuple[int, ...], scored: _Scored, maps: dict[str, Tensor]) -> Attribution:
-    scores = torch.stack(scored.scores).detach()
-    finite = torch.stack([torch.isfinite(each).all(-1) for each in maps.values()]).all(0)
-    lost = scored.lost | ~finite | ~torch.isfinite(scores)
-    maps = {name: each.masked_fill(lost[..., None], 0).detach() for name, each in maps.items()}
-    return Attribution(method, steps, maps, scored.classes, scores, lost)
-
-
-def _check_steps(steps: Sequence[int] | None, read: int) -> tuple[int, ...]:
-    chosen = tuple(range(read + 1)) if steps is None else tuple(steps)
-    if not chosen or any(k < 0 for k in chosen):
-        raise ValueError(f"steps must name at least one state, counted from 0, the start; got {list(chosen)}")
-    return chosen
-
-
 def _as_tokens(x: Tensor) -> Tensor:
     return x[:, None] if x.ndim == 2 else x
-
-
-def _token_mask(mask: Tensor | None, tokens: Tensor) -> Bool[Tensor, "*axes"]:
-    if mask is None:
-        return torch.ones(tokens.shape[:-1], dtype=torch.bool, device=tokens.device)
-    return per_sample(mask, tokens[..., 0]).expand(tokens.shape[:-1])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,14 +14,13 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
-from meq.analysis.differential import one_sample
-from meq.analysis.linear import Entries, Matrix, block_products, reachable_tolerance, solve_linear
-from meq.analysis.tables import spread, text_table
+from meq.analysis.products import Entries, Inverse, Matrix, one_sample, reachable_tolerance, solve_linear
+from meq.analysis.tables import column, join_samples, spread, text_table
 from meq.core.operator import Inputs, Operator, evaluate
-from meq.core.options import checked_options, nearest
 from meq.core.solution import Solution
 from meq.core.solve import solve
-from meq.core.state import State, detach, take_rows
+from meq.core.state import State, take_rows
+from meq.options import checked_options, nearest
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -79,16 +79,8 @@ def derive_equilibrium(
     tol = reachable_tolerance(solution.state) if tol is None else tol
     direction = _Direction(operator, solution, inputs, parameters or {})
     direction.check(solution)
-    rows = [_one_row(operator, solution, row, direction, nested, tol, budget) for row in range(len(solution.steps))]
-    return EquilibriumDerivative(
-        equilibrium=_batched([r.equilibrium for r in rows]),
-        nested=_batched([r.nested for r in rows]) if nested else None,
-        read=_batched([r.read for r in rows]) if solution.solver is not None else None,
-        residual=_column(rows, "residual"),
-        nested_residual=_column(rows, "nested_residual"),
-        disagreement=torch.tensor([_distance(r.equilibrium, r.nested) for r in rows], dtype=torch.float64),
-        read_distance=torch.tensor([_distance(r.equilibrium, r.read) for r in rows], dtype=torch.float64),
-        products=sum(r.products for r in rows),
+    return join_samples(
+        [_derive(operator, solution, row, direction, nested, tol, budget) for row in range(len(solution.steps))]
     )
 
 
@@ -97,35 +89,26 @@ def nested_solve(matrix: Matrix, b: np.ndarray, *, tol: float, budget: int) -> t
     x, worst = np.zeros_like(b), 0.0
     for name in matrix.rows.places:
         own, rest = matrix.rows.own(name), matrix.rows.others(name)
-        if len(own) == 0:
-            continue
-        solver = _Eliminated(matrix, own, rest, tol, budget)
-        rhs = b[own] + solver.detour(b[rest])
-        solved = solve_linear(solver.product, rhs, tol=tol, budget=budget)
-        x[own], worst = solved.x, max(worst, solved.residual, solver.worst)
+        if len(own):
+            x[own], residual = _eliminated(matrix, b, own, rest, tol=tol, budget=budget)
+            worst = max(worst, residual)
     return x, worst
 
 
-class _Eliminated:
-    """I - J_aa - J_aR (I - J_RR)^-1 J_Ra as products, the inner inverse solved anew for each."""
-
-    def __init__(self, matrix: Matrix, own: np.ndarray, rest: np.ndarray, tol: float, budget: int) -> None:
-        self.own_own, _ = block_products(matrix, own, own)
-        self.own_rest, _ = block_products(matrix, own, rest)
-        self.rest_own, _ = block_products(matrix, rest, own)
-        self.rest_rest, _ = block_products(matrix, rest, rest)
-        self.tol, self.budget, self.worst = tol / 10, budget, 0.0
-
-    def product(self, v: np.ndarray) -> np.ndarray:
-        return v - self.own_own(v) - self.detour(self.rest_own(v))
-
-    def detour(self, b: np.ndarray) -> np.ndarray:
-        """J_aR (I - J_RR)^-1 b"""
-        if len(b) == 0:
-            return self.own_rest(b)
-        solved = solve_linear(lambda v: v - self.rest_rest(v), b, tol=self.tol, budget=self.budget)
-        self.worst = max(self.worst, solved.residual)
-        return self.own_rest(solved.x)
+def _eliminated(
+    matrix: Matrix, b: np.ndarray, own: np.ndarray, rest: np.ndarray, *, tol: float, budget: int
+) -> tuple[np.ndarray, float]:
+    """(I - J_aa - J_aR (I - J_RR)^-1 J_Ra)^-1 (b_a + J_aR (I - J_RR)^-1 b_R)"""
+    inner = Inverse(matrix, within=rest, tol=tol / 10, budget=budget)
+    through = matrix.block(own, rest).after(inner)
+    own_own, rest_own = matrix.block(own, own), matrix.block(rest, own)
+    solved = solve_linear(
+        lambda v: v - own_own.push(v) - through.push(rest_own.push(v)),
+        b[own] + through.push(b[rest]),
+        tol=tol,
+        budget=budget,
+    )
+    return solved.x, max(solved.residual, inner.residual)
 
 
 class _Direction:
@@ -182,12 +165,13 @@ class _Direction:
 
     def _at(self, inputs: Inputs, weights: dict[str, Tensor]) -> tuple[Any, Inputs]:
         """The operator with these weights, and its inputs with what f makes of them by these weights."""
+        operator: Any = _OperatorAt(self.operator, weights) if weights else self.operator
         if self._moves_injections:
-            anew = _called(self.operator, "injected_anew", weights, inputs)["injection"]
+            anew = (operator.call("injected_anew", inputs) if weights else operator.injected_anew(inputs))["injection"]
             # from the old ones, which may have been set by hand, along the path of those that f makes anew
             moved = {name: x + (anew[name] - anew[name].detach()) for name, x in inputs["injection"].items()}
             inputs = {**inputs, "injection": moved}
-        return (_Moved(self.operator, weights) if weights else self.operator), inputs
+        return operator, inputs
 
     @property
     def _moves_injections(self) -> bool:
@@ -197,74 +181,65 @@ class _Direction:
         return bool(self.parameters) or any(x is not None for x in pytree.tree_leaves(self.inputs["features"]))
 
 
-class _Moved(Operator):
+class _OperatorAt(Operator):
     """An operator with some of its parameters replaced."""
 
-    def __init__(self, operator: nn.Module, changed: dict[str, Tensor]) -> None:
+    def __init__(self, operator: Any, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.operator, self.changed = operator, changed
+        self.methods, self.weights = _Methods(operator), {f"of.{name}": x for name, x in weights.items()}
+
+    def call(self, method: str, *args: Any) -> Any:
+        return torch.func.functional_call(self.methods, self.weights, (method, *args))
 
     def start(self, inputs: Inputs) -> State:
-        return _called(self.operator, "start", self.changed, inputs)
+        return self.call("start", inputs)
 
     def forward(self, state: State, inputs: Inputs) -> State:
-        return torch.func.functional_call(self.operator, self.changed, (state, inputs))
+        return self.call("__call__", state, inputs)
 
 
-def _called(operator: Any, method: str, changed: Mapping[str, Tensor], inputs: Inputs) -> Any:
-    """A method of the operator, with some of its parameters replaced."""
-    if not changed:
-        return getattr(operator, method)(inputs)
-    return torch.func.functional_call(
-        _Method(operator, method), {f"of.{name}": value for name, value in changed.items()}, (inputs,)
-    )
+class _Methods(nn.Module):
+    """The methods of an operator behind one forward, which is what functional_call can call."""
 
-
-class _Method(nn.Module):
-    """A method as a forward, which is what functional_call can call."""
-
-    def __init__(self, of: Any, method: str) -> None:
+    def __init__(self, of: Any) -> None:
         super().__init__()
-        self.of, self.method = of, method
+        self.of = of
 
-    def forward(self, inputs: Inputs) -> Any:
-        return getattr(self.of, self.method)(inputs)
-
-
-@dataclass(frozen=True)
-class _Row:
-    equilibrium: State
-    nested: State | None
-    read: State | None
-    residual: float
-    nested_residual: float
-    products: int
+    def forward(self, method: str, *args: Any) -> Any:
+        return getattr(self.of, method)(*args)
 
 
-def _one_row(
+def _derive(
     operator: Any, solution: Solution, row: int, direction: _Direction, nested: bool, tol: float, budget: int
-) -> _Row:
+) -> EquilibriumDerivative:
+    """The derivative of one sample."""
     sample = one_sample(solution, row)
     rows = torch.tensor([row], device=solution.steps.device)
     matrix = Matrix.of(operator, sample)
     if nested:  # solves within solves: hundreds of products, which a stored matrix has for nothing
-        matrix = matrix.formed_if_small()
-    b = matrix.rows.flat(_along(lambda step: _moved_image(direction, rows, step, sample), sample.state))
+        matrix = matrix.formed(exact=False)
+
+    def image(step: Tensor) -> State:
+        moved, inputs = direction.moved(rows, step, sample.inputs)
+        return evaluate(moved, sample.state, inputs)
+
+    b = matrix.rows.flat(_along(image, sample.state))
     solved = solve_linear(lambda v: v - matrix.push(v), b, tol=tol, budget=budget)
-    inner, worst = nested_solve(matrix, b, tol=tol, budget=budget) if nested else (None, float("nan"))
-    return _Row(
-        equilibrium=matrix.rows.state(solved.x),
-        nested=None if inner is None else matrix.rows.state(inner),
-        read=_read_derivative(direction, rows, sample, matrix.rows),
-        residual=solved.residual,
-        nested_residual=worst,
+    equilibrium, closed_form, worst = matrix.rows.state(solved.x), None, math.nan
+    if nested:
+        x, worst = nested_solve(matrix, b, tol=tol, budget=budget)
+        closed_form = matrix.rows.state(x)
+    read = _read_derivative(direction, rows, sample, matrix.rows)
+    return EquilibriumDerivative(
+        equilibrium=equilibrium,
+        nested=closed_form,
+        read=read,
+        residual=column([solved.residual]),
+        nested_residual=column([worst]),
+        disagreement=column([_distance(equilibrium, closed_form)]),
+        read_distance=column([_distance(equilibrium, read)]),
         products=matrix.products,
     )
-
-
-def _moved_image(direction: _Direction, rows: Tensor, step: Tensor, sample: Solution) -> State:
-    operator, inputs = direction.moved(rows, step, sample.inputs)
-    return evaluate(operator, sample.state, inputs)
 
 
 def _read_derivative(direction: _Direction, rows: Tensor, sample: Solution, entries: Entries) -> State | None:
@@ -282,22 +257,15 @@ def _read_derivative(direction: _Direction, rows: Tensor, sample: Solution, entr
     return entries.state(entries.flat(_along(path, sample.state)))
 
 
-def _along(path: Any, like: State) -> State:
+def _along(path: Callable[[Tensor], State], like: State) -> State:
     """d path(s) / ds at s = 0, by two walks backwards: u -> u^T dpath, which is linear in u."""
+    some = next(iter(like.values()))
+    step = torch.zeros((), dtype=some.dtype, device=some.device)
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-        some = next(iter(like.values()))
-        step = torch.zeros((), dtype=some.dtype, device=some.device, requires_grad=True)
-        image = {name: x for name, x in path(step).items() if x.requires_grad}
-        cotangents = {name: torch.zeros_like(x, requires_grad=True) for name, x in image.items()}
-        found = dict.fromkeys(like, None) | {}
-        if image:
-            (pulled,) = torch.autograd.grad(
-                list(image.values()), [step], list(cotangents.values()), create_graph=True, materialize_grads=True
-            )
-            if pulled.requires_grad:
-                pushed = torch.autograd.grad(pulled, list(cotangents.values()), materialize_grads=True)
-                found |= dict(zip(image, pushed, strict=True))
-    return detach({name: torch.zeros_like(like[name]) if x is None else x for name, x in found.items()})
+        _, found = torch.autograd.functional.jvp(
+            lambda s: tuple(path(s)[name] for name in like), step, torch.ones_like(step)
+        )
+    return dict(zip(like, found, strict=True))
 
 
 def _complete(tangents: Any, inputs: Any, place: str) -> Any:
@@ -323,14 +291,6 @@ def _complete(tangents: Any, inputs: Any, place: str) -> Any:
     if tangents is not None and not inputs.is_floating_point():
         raise ValueError(f"{place} is {inputs.dtype}, which has no direction to move in")
     return tangents
-
-
-def _batched(rows: list[Any]) -> State:
-    return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
-
-
-def _column(rows: list[_Row], field: str) -> Tensor:
-    return torch.tensor([getattr(row, field) for row in rows], dtype=torch.float64)
 
 
 def _distance(exact: State, other: State | None) -> float:

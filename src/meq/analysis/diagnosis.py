@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -13,10 +13,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from meq.analysis.answers import Answers, measure_answers
-from meq.analysis.collapse import (
+from meq.analysis.influence import SOLVED, total_influence
+from meq.analysis.jacobian import Blocks, block_statistics, cross_self_ratio, whole_statistic
+from meq.analysis.products import find_sources, jacobians, precision, reachable_tolerance, some_samples
+from meq.analysis.sensitivity import RestartedOperator, input_responses
+from meq.analysis.spectrum import radius_in_words, spectrum_of
+from meq.analysis.tables import number, spread, square_table, text_table
+from meq.analysis.verdict import (
     QUESTIONS,
-    SOLVED,
     Finding,
+    Measurements,
     Verdict,
     counts_finding,
     coupled_finding,
@@ -24,25 +30,18 @@ from meq.analysis.collapse import (
     learned_finding,
     settles_finding,
 )
-from meq.analysis.differential import one_sample, some_samples
-from meq.analysis.influence import total_influence
-from meq.analysis.jacobian import Blocks, block_statistics, cross_self_ratio, real_entries, whole_statistic
-from meq.analysis.linear import Matrix, reachable_tolerance
-from meq.analysis.sensitivity import input_responses
-from meq.analysis.settling import settling_tolerance, steps_to_settle
-from meq.analysis.sources import find_sources
-from meq.analysis.spectrum import radius_in_words, spectrum_of
-from meq.analysis.tables import number, spread, square_table, text_table
-from meq.core.options import checked_options, nearest, whole_number
 from meq.core.solution import Solution, Stop
 from meq.core.solve import solve
 from meq.core.solvers import Damped
-from meq.core.state import State, norm
+from meq.core.state import State, count_entries, norm
+from meq.options import checked_options, nearest, whole_number
 
 EIGENPAIR = 1e-3
 """The residual asked of the leading eigenpair, relative to the eigenvalue."""
 SETTLING_BOUND = 1000
 """Steps within which an iteration is to come to rest, counted from its start, to be called settling."""
+USUAL_TOLERANCE = 1e-3
+"""Asked of a model that was told to take every step (tol = 0), which says nothing of when it counts as settled."""
 
 
 @runtime_checkable
@@ -57,7 +56,7 @@ class Diagnosable(Protocol):
 
 
 @runtime_checkable
-class Answered(Protocol):
+class ModelOutput(Protocol):
     """What diagnose() needs to know of a model's output."""
 
     @property
@@ -68,50 +67,17 @@ class Answered(Protocol):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Diagnosis:
-    """The state of an equilibrium, measured on some samples at the state that was read."""
+class Diagnosis(Measurements):
+    """The state of an equilibrium: measurements, what they answer, and a verdict."""
 
     verdict: Verdict
     evidence: str
     """The numbers that led to the verdict, in words."""
     findings: dict[str, Finding]
-    """By key of `meq.analysis.collapse.QUESTIONS`: does it settle, has it learned anything, does each modality count
+    """By key of `meq.analysis.verdict.QUESTIONS`: does it settle, has it learned anything, does each modality count
     for the answers, are the modalities coupled. Healthy is only what has four times yes."""
     answers: Answers | None
     """What labelled samples showed; None where none were given."""
-    samples: int
-    """How many the output had; those measured are the first of them that did not diverge."""
-    diverged: int
-    radius: Float[Tensor, " B"]
-    radius_bounds: tuple[Float[Tensor, " B"], Float[Tensor, " B"]]
-    """Between which the radius lies: apart where the eigenvalue is badly conditioned."""
-    damped_radius: Float[Tensor, " B"]
-    """Of the map as it is iterated; NaN for a solver that is not a damped iteration."""
-    damped_bounds: tuple[Float[Tensor, " B"], Float[Tensor, " B"]]
-    statistic: Float[Tensor, " B"]
-    """|J|, the root mean square singular value: 1 for the identity. Not the radius."""
-    residual: Float[Tensor, " B"]
-    """The largest of the modalities' final residuals."""
-    tol: float
-    further_steps: Float[Tensor, " B"]
-    """Steps from the read state to the tolerance at the damped radius' pace; inf where it is not below 1."""
-    settling_steps: Float[Tensor, " B"]
-    """Measured, by going on from the read state: steps from the start until at rest; inf where the bound was not
-    enough."""
-    influence: Blocks
-    """Who moves whom, through every path: sizes of the blocks of (I - J)^-1."""
-    inputs: Blocks
-    """Relative: by what share a's equilibrium changes when b's input changes by its own size, in a random direction."""
-    solve_residual: Float[Tensor, " B"]
-    """What the linear solves behind the two tables left over; near 1 they say nothing."""
-    cross_self: dict[str, Float[Tensor, " B"]]
-    gates: dict[str, Float[Tensor, " B"]]
-    answer: dict[str, Float[Tensor, " B"]]
-    """How far the logits move when a modality's input changes by its own size, through the steps that were taken;
-    empty for a model without a head."""
-    spread: float
-    """How much the states differ between the samples, relative to their size; NaN for a single one."""
-    products: int
 
     def __str__(self) -> str:
         steps = "already there" if bool((self.further_steps == 0).all()) else spread(self.further_steps)
@@ -146,7 +112,7 @@ class Diagnosis:
 @checked_options
 def diagnose(
     model: Diagnosable,
-    out: Answered,
+    out: ModelOutput,
     *,
     data: Iterable[Any] | Any | None = None,
     samples: int = 4,
@@ -167,28 +133,32 @@ def diagnose(
     whole_number("probes", probes)
     solution = _chosen_solution(model, out, branch).detach()
     finite = [row for row, stop in enumerate(solution.stop) if stop is not Stop.DIVERGED]
-    few = some_samples(solution, finite[:samples])
-    diverged = len(solution.steps) - len(finite)
-    tol = settling_tolerance(float(getattr(model, "tol", 0.0)), solution)
-    measured = _measure(model, few, probes, seed, tol=tol, bound=bound, answers=branch is None)
-    states = _spread(some_samples(solution, finite)) if len(finite) > 1 else math.nan
-    facts = {**measured, "samples": len(solution.steps), "diverged": diverged, "spread": states}
+    tol = max(float(getattr(model, "tol", 0.0)) or USUAL_TOLERANCE, 4 * precision(solution.state))
+    measured = Measurements(
+        samples=len(solution.steps),
+        diverged=len(solution.steps) - len(finite),
+        tol=tol,
+        spread=_spread(some_samples(solution, finite)) if len(finite) > 1 else math.nan,
+    )
+    if finite:
+        few = some_samples(solution, finite[:samples])
+        measured = _measure(measured, model, few, probes, seed, bound=bound, reads_answers=branch is None)
     answers = None if data is None else measure_answers(model, data, seed=seed)
     findings = {
-        "settles": settles_finding(facts, tol=tol, bound=bound),
+        "settles": settles_finding(measured, bound=bound),
         "learned": learned_finding(answers),
-        "counts": counts_finding(facts, answers),
-        "coupled": coupled_finding(facts),
+        "counts": counts_finding(measured, answers),
+        "coupled": coupled_finding(measured),
     }
-    verdict, evidence = judge(facts, findings)
-    return Diagnosis(verdict=verdict, evidence=evidence, findings=findings, answers=answers, tol=tol, **facts)
+    verdict, evidence = judge(measured, findings)
+    return Diagnosis(verdict=verdict, evidence=evidence, findings=findings, answers=answers, **vars(measured))
 
 
 def _wrapped(words: str) -> list[str]:
     return textwrap.wrap(words, 116, initial_indent="  ", subsequent_indent="  ")
 
 
-def _chosen_solution(model: Any, out: Answered, branch: str | None) -> Solution:
+def _chosen_solution(model: Any, out: ModelOutput, branch: str | None) -> Solution:
     if not hasattr(out, "solution") or not hasattr(out, "branches"):
         raise TypeError(
             f"diagnose(model, out) needs what the model returned, out = model(...), got {type(out).__name__}"
@@ -204,54 +174,64 @@ def _chosen_solution(model: Any, out: Answered, branch: str | None) -> Solution:
 
 
 def _measure(
-    model: Any, few: Solution, probes: int, seed: int, *, tol: float, bound: int, answers: bool
-) -> dict[str, Any]:
-    if len(few.steps) == 0:
-        return _nothing()
+    known: Measurements, model: Any, few: Solution, probes: int, seed: int, *, bound: int, reads_answers: bool
+) -> Measurements:
+    """What is known, and what takes samples that did not diverge."""
     operator = few.operator
-    step = _damping(few)
     solved = reachable_tolerance(few.state)
-    matrices = [Matrix.of(operator, one_sample(few, row)).formed_if_small() for row in range(len(few.steps))]
+    matrices = [matrix.formed(exact=False) for matrix in jacobians(operator, few)]
     undamped = spectrum_of(matrices, damping=1.0, tol=EIGENPAIR, norms=False, exact=False)
     radius = torch.full_like(undamped.radius, math.nan)
     bounds = (radius, radius)
-    if step is not None:
-        damped = spectrum_of(matrices, damping=step, tol=EIGENPAIR, norms=False, exact=False)
+    if isinstance(few.solver, Damped):
+        damped = spectrum_of(matrices, damping=float(few.solver.step), tol=EIGENPAIR, norms=False, exact=False)
         radius, bounds = damped.radius, (damped.lowest, damped.highest)
     influence, missed = total_influence(matrices, probes=probes, seed=seed, tol=solved)
     responses, left = input_responses(operator, few, matrices, probes=probes, seed=seed, tol=solved)
     blocks = block_statistics(operator, few, seed=seed)
     residual = torch.stack(list(few.final_residual.values())).nan_to_num(-1).amax(0).double()
-    return {
-        "radius": undamped.radius,
-        "radius_bounds": (undamped.lowest, undamped.highest),
-        "damped_radius": radius,
-        "damped_bounds": bounds,
-        "statistic": whole_statistic(blocks, few).double(),
-        "residual": residual,
-        "further_steps": _further_steps(residual, radius, tol),
-        "settling_steps": steps_to_settle(few, tol=tol, bound=bound),
-        "influence": influence,
-        "inputs": _relative(responses, few),
-        "solve_residual": torch.maximum(missed, left),
-        "cross_self": {name: values.double() for name, values in cross_self_ratio(blocks).items()},
-        "gates": {name: values.double() for name, values in model.gates(few).items()},
-        "answer": _answer_responses(model, few, probes, seed) if answers and _has_head(model) else {},
-        "products": sum(matrix.products for matrix in matrices),
-    }
+    has_head = getattr(model, "head", None) is not None
+    return replace(
+        known,
+        radius=undamped.radius,
+        radius_bounds=(undamped.lowest, undamped.highest),
+        damped_radius=radius,
+        damped_bounds=bounds,
+        statistic=whole_statistic(blocks, few).double(),
+        residual=residual,
+        further_steps=_further_steps(residual, radius, known.tol),
+        settling_steps=steps_to_settle(few, tol=known.tol, bound=bound),
+        influence=influence,
+        inputs=_relative(responses, few),
+        solve_residual=torch.maximum(missed, left),
+        cross_self={name: values.double() for name, values in cross_self_ratio(blocks).items()},
+        gates={name: values.double() for name, values in model.gates(few).items()},
+        answer=_answer_responses(model, few, probes, seed) if reads_answers and has_head else {},
+        products=sum(matrix.products for matrix in matrices),
+    )
 
 
-def _nothing() -> dict[str, Any]:
-    """What is known when every sample diverged."""
-    none = torch.zeros(0, dtype=torch.float64)
-    tables: dict[str, Any] = {"influence": {}, "inputs": {}, "cross_self": {}, "gates": {}, "answer": {}}
-    names = ("radius", "damped_radius", "statistic", "residual", "further_steps", "settling_steps", "solve_residual")
-    bounds = {"radius_bounds": (none, none), "damped_bounds": (none, none)}
-    return {**dict.fromkeys(names, none), **tables, **bounds, "products": 0}
+def steps_to_settle(solution: Solution, *, tol: float, bound: int) -> Float[Tensor, " B"]:
+    """How many steps from the start until every residual is at most `tol`; inf where `bound` steps are not enough.
 
-
-def _damping(solution: Solution) -> float | None:
-    return float(solution.solver.step) if isinstance(solution.solver, Damped) else None
+    The steps go on from the read state with the solver it was found by, a solver with a memory from an empty one.
+    """
+    taken = solution.steps.double()
+    left = max(1, bound - int(solution.steps.max()))
+    with torch.no_grad():
+        onward = solve(
+            RestartedOperator(solution.operator, solution.state),
+            solution.inputs,
+            solver=solution.solver,
+            steps=left,
+            tol=tol,
+            masks=dict(solution.masks),
+        )
+        last = torch.stack(list(onward.final_residual.values())).nan_to_num(-1).amax(0)
+    settled = (onward.stop_codes == Stop.SETTLED.code) | (last <= tol)
+    settled &= onward.stop_codes != Stop.DIVERGED.code
+    total = taken + onward.steps.double()
+    return total.where(settled & (total <= bound), torch.inf).cpu()
 
 
 def _further_steps(residual: Tensor, radius: Tensor, tol: float) -> Tensor:
@@ -267,20 +247,12 @@ def _relative(responses: Blocks, solution: Solution) -> Blocks:
     table: Blocks = {}
     for a, row in responses.items():
         size = norm(solution.state[a], solution.masks.get(a)).double()
-        entries = real_entries(a, solution).double()
+        entries = count_entries(solution.state[a], solution.masks.get(a)).double()
         for b, value in row.items():
             u, mask = sources.values[b], sources.masks.get(b)
-            count = (torch.ones_like(u) if mask is None else _expand(mask, u)).flatten(1).sum(1).double()
-            table.setdefault(a, {})[b] = value * (entries / count).sqrt() * norm(u, mask).double() / size
+            share = (entries / count_entries(u, mask).double()).sqrt()
+            table.setdefault(a, {})[b] = value * share * norm(u, mask).double() / size
     return table
-
-
-def _expand(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.reshape(mask.shape + (1,) * (like.ndim - mask.ndim)).expand_as(like).to(like.dtype)
-
-
-def _has_head(model: Any) -> bool:
-    return getattr(model, "head", None) is not None
 
 
 def _answer_responses(model: Any, solution: Solution, probes: int, seed: int) -> dict[str, Tensor]:
@@ -303,8 +275,7 @@ def _answer_responses(model: Any, solution: Solution, probes: int, seed: int) ->
     found = {}
     for name, square in squares.items():
         u, mask = sources.values[name], sources.masks.get(name)
-        count = (torch.ones_like(u) if mask is None else _expand(mask, u)).flatten(1).sum(1).double()
-        found[name] = (square / count).sqrt() * norm(u, mask).double()
+        found[name] = (square / count_entries(u, mask).double()).sqrt() * norm(u, mask).double()
     return found
 
 

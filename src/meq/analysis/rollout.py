@@ -2,7 +2,7 @@
 
 Let W_k be what one step's attention reads, over the tokens of all modalities: row i of modality a has alpha times S's
 weights on a's own tokens and 1 - alpha times M's weights on the others', averaged over the heads; mass that finds
-nobody to read stays on i. The step mixes it with what it keeps, z <- z + beta g (u - z), and S and M add it to their
+no token to read stays on i. The step mixes it with what it keeps, z <- z + beta g (u - z), and S and M add it to their
 own residual paths, which are given half, so that
 
     A_k = I + 1/2 beta g_k (W_k - I),    R_0 = I,    R_{k+1} = A_k R_k,
@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from meq.analysis.subject import Case
+from meq.analysis.walk import Case
 from meq.core.solvers import Damped
-from meq.core.state import Masks, State
+from meq.core.state import Masks, State, token_mask
 
 
 def roll_out(case: Case, steps: Sequence[int]) -> dict[str, Float[Tensor, "S R N"]]:
@@ -31,12 +31,21 @@ def roll_out(case: Case, steps: Sequence[int]) -> dict[str, Float[Tensor, "S R N
     Read are the real tokens: those of a modality count alike, and so do the modalities that a sample has, as in a
     readout that pools each state.
     """
-    damping, wanted = _damping(case), sorted(set(steps))
+    if not isinstance(case.solver, Damped):
+        raise ValueError(
+            f"rollout follows the damped iteration, not {type(case.solver).__name__}: set the model's solver to None, "
+            "or use grad-cam or gradient"
+        )
+    damping, wanted = float(case.solver.step), sorted(set(steps))
     end = max(wanted[-1], 1)
     found: dict[int, Tensor] = {}
     rolled: list[Tensor] = []
     operator, inputs, masks = case.solution.operator, case.solution.inputs, case.solution.masks
-    _check_operator(operator)
+    if not (hasattr(operator, "attention") and hasattr(operator, "openness")):
+        raise ValueError(
+            f"{type(operator).__name__} does not show its attention: give it attention(state, inputs) and "
+            "openness(state, inputs) as in meq.models, or use grad-cam or gradient"
+        )
 
     def look(k: int, state: State) -> None:
         step = mixing(operator, state, inputs, masks=masks, damping=damping) if k < end else None
@@ -60,8 +69,9 @@ def mixing(operator: Any, state: State, inputs: Any, *, masks: Masks, damping: f
     rows = [_row(reads[name], state) for name in state]
     weights = torch.cat(rows, dim=1)
     weights = weights + torch.diag_embed(1 - weights.sum(-1))
-    gates = torch.cat([opened[name].mean(-1) if name in opened else _ones(z) for name, z in state.items()], dim=1)
-    share = torch.where(_real(state, masks), gates, 0)[..., None] * (damping / 2)
+    gates = [opened[name].mean(-1) if name in opened else torch.ones_like(z[..., 0]) for name, z in state.items()]
+    real = torch.cat([token_mask(masks.get(name), z) for name, z in state.items()], dim=1)
+    share = torch.where(real, torch.cat(gates, dim=1), 0)[..., None] * (damping / 2)
     return torch.eye(weights.shape[-1]).to(weights) * (1 - share) + share * weights
 
 
@@ -74,35 +84,6 @@ def _row(reads: dict[str, Tensor], state: State) -> Float[Tensor, "R N T"]:
 
 def _readers(state: State, masks: Masks) -> Float[Tensor, "R T"]:
     """How much each token counts in what is read."""
-    present = [_real({name: z}, masks).to(z.dtype) for name, z in state.items()]
+    present = [token_mask(masks.get(name), z).to(z.dtype) for name, z in state.items()]
     shares = [real / real.sum(1, keepdim=True).clamp(min=1) for real in present]
     return torch.cat(shares, dim=1) / torch.stack([real.any(1) for real in present]).sum(0)[:, None]
-
-
-def _real(state: State, masks: Masks) -> Bool[Tensor, "R T"]:
-    parts = []
-    for name, z in state.items():
-        mask = masks.get(name, torch.ones(z.shape[:2], dtype=torch.bool, device=z.device))
-        parts.append(mask if mask.ndim == 2 else mask[:, None].expand(z.shape[:2]))
-    return torch.cat(parts, dim=1)
-
-
-def _ones(z: Float[Tensor, "R N D"]) -> Float[Tensor, "R N"]:
-    return torch.ones_like(z[..., 0])
-
-
-def _damping(case: Case) -> float:
-    if not isinstance(case.solver, Damped):
-        raise ValueError(
-            f"rollout follows the damped iteration, not {type(case.solver).__name__}: set the model's solver to None, "
-            "or use grad-cam or gradient"
-        )
-    return float(case.solver.step)
-
-
-def _check_operator(operator: Any) -> None:
-    if not (hasattr(operator, "attention") and hasattr(operator, "openness")):
-        raise ValueError(
-            f"{type(operator).__name__} does not show its attention: give it attention(state, inputs) and "
-            "openness(state, inputs) as in meq.models, or use grad-cam or gradient"
-        )

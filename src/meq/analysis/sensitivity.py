@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,17 +12,18 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from meq.analysis.differential import one_sample
-from meq.analysis.jacobian import Blocks, mean_size
-from meq.analysis.linear import Inverse, Matrix, largest_singular_value, placed, reachable_tolerance
-from meq.analysis.sources import Sources, find_sources
-from meq.analysis.tables import middle, number, spread, square_table, stacked, text_table
+from meq.analysis.jacobian import Blocks, pull_probes, random_signs, sizes_by_block
+from meq.analysis.products import Inverse, LinearMap, Matrix, find_sources, one_sample, reachable_tolerance
+from meq.analysis.tables import column, join_samples, middle, number, spread, square_table, text_table
 from meq.core.operator import Inputs, Operator
-from meq.core.options import checked_options
 from meq.core.solution import Solution, Stop
 from meq.core.solve import solve
 from meq.core.solvers import Anderson
 from meq.core.state import State
+from meq.options import checked_options
+
+NORM_TOLERANCE = 1e-2
+"""Relative: asked of the operator norms."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -90,19 +92,13 @@ def measure_sensitivity(
     residual asked of every linear solve, `steps` the budget for settling again after a perturbation.
     """
     tol = reachable_tolerance(solution.state) if tol is None else tol
-    rows = [
-        _Sample.alone(operator, one_sample(solution, row), tol, seed, exact=exact).measure(
-            directions, size, probes, steps
-        )
-        for row in range(len(solution.steps))
-    ]
-    sources = rows[0]["sides"]
-    return Sensitivity(
-        **{name: _column(rows, name) for name in ("bound", "derivative", "worst", "random", "residual")},
-        settled=torch.tensor([row["settled"] for row in rows]),
-        self_sides={name: (_pick(rows, name, 0), _pick(rows, name, 1)) for name in sources},
-        inputs=stacked([row["inputs"] for row in rows]),
-    )
+    found = []
+    for row in range(len(solution.steps)):
+        one = one_sample(solution, row)
+        sample = _Sample(operator, one, Matrix.of(operator, one).formed(exact=exact), tol, seed)
+        sample.drive = sample.drive.formed(exact=exact)
+        found.append(sample.measure(directions, size, probes, steps, exact=exact))
+    return join_samples(found)
 
 
 @checked_options
@@ -111,8 +107,7 @@ def input_responses(
 ) -> tuple[Blocks, Float[Tensor, " B"]]:
     """The `inputs` table of `Sensitivity` alone, with Jacobians that are at hand, and the residual of its solves."""
     samples = [_Sample(operator, one_sample(solution, row), matrix, tol, seed) for row, matrix in enumerate(matrices)]
-    table = stacked([sample.inputs(probes) for sample in samples])
-    return table, torch.tensor([sample.inverse.residual for sample in samples], dtype=torch.float64)
+    return join_samples([(sample.inputs(probes), column([sample.inverse.residual])) for sample in samples])
 
 
 class _Sample:
@@ -120,81 +115,51 @@ class _Sample:
 
     def __init__(self, operator: Any, sample: Solution, matrix: Matrix, tol: float, seed: int) -> None:
         self.operator, self.sample, self.tol = operator, sample, tol
-        self.sources: Sources = find_sources(operator, sample)
+        self.sources = find_sources(operator, sample)
         self.jacobian, self.drive = matrix, Matrix.of_sources(operator, sample, self.sources)
         self.inverse = Inverse(self.jacobian, tol=tol)
-        self.random, self.exact = np.random.default_rng(seed), False
+        self.random = np.random.default_rng(seed)
 
-    @classmethod
-    def alone(cls, operator: Any, sample: Solution, tol: float, seed: int, *, exact: bool) -> _Sample:
-        """With a Jacobian of its own, and both matrices stored where that pays."""
-        matrix = Matrix.of(operator, sample)
-        made = cls(operator, sample, matrix.formed() if exact else matrix.formed_if_small(), tol, seed)
-        made.drive = made.drive.formed() if exact else made.drive.formed_if_small()
-        made.exact = exact
-        return made
+    @property
+    def response(self) -> LinearMap:
+        """(I - J)^-1 dT/du"""
+        return self.inverse.after(self.drive)
 
-    def measure(self, directions: int, size: float, probes: int, steps: int) -> dict[str, Any]:
-        derivative, worst = self._norm(self.response, self.response_transposed, self.drive.columns.size)
-        inverse, _ = self._norm(self.inverse.push, self.inverse.pull, self.jacobian.rows.size)
-        drive, _ = self._norm(self.drive.push, self.drive.pull, self.drive.columns.size)
+    def measure(self, directions: int, size: float, probes: int, steps: int, *, exact: bool) -> Sensitivity:
+        derivative, worst = self.response.most_stretched(tol=NORM_TOLERANCE, exact=exact)
+        inverse, drive = (each.norm(tol=NORM_TOLERANCE, exact=exact) for each in (self.inverse, self.drive))
         rest, settled = self._settle(self.sources.values, steps)
         step = size * (np.linalg.norm(self.drive.columns.flat(self.sources.values)) or 1.0)
-        shifts = [worst, *(_unit(self.random.standard_normal(len(worst))) for _ in range(directions))]
+        drawn = [self.random.standard_normal(len(worst)) for _ in range(directions)]
+        shifts = [worst, *(v / np.linalg.norm(v) for v in drawn)]
         measured = [self._measured(step * shift, rest, steps) for shift in shifts]
-        return {
-            "bound": inverse * drive,
-            "derivative": derivative,
-            "worst": measured[0][0],
-            "random": float(np.mean([value for value, _ in measured[1:]])) if directions else float("nan"),
-            "settled": settled and all(found for _, found in measured),
-            "sides": {name: self._sides(name) for name in self.sources.values if name in self.sample.state},
-            "inputs": self.inputs(probes),
-            "residual": self.inverse.residual,
-        }
+        names = [name for name in self.sources.values if name in self.sample.state]
+        random = float(np.mean([value for value, _ in measured[1:]])) if directions else math.nan
+        return Sensitivity(
+            bound=column([inverse * drive]),
+            derivative=column([derivative]),
+            worst=column([measured[0][0]]),
+            random=column([random]),
+            settled=torch.tensor([settled and all(found for _, found in measured)]),
+            self_sides={name: self._sides(name, exact=exact) for name in names},
+            inputs=self.inputs(probes),
+            residual=column([self.inverse.residual]),
+        )
 
-    def response(self, du: np.ndarray) -> np.ndarray:
-        """(I - J)^-1 dT/du du"""
-        return self.inverse.push(self.drive.push(du))
+    def inputs(self, probes: int) -> Blocks:
+        """|dz_a/du_b|_F / sqrt(n_a) by Hutchinson."""
+        entries = self.jacobian.rows
+        signs = random_signs(entries, probes, self.random)
+        return sizes_by_block(pull_probes(self.response, entries, signs), entries, self.drive.columns)
 
-    def response_transposed(self, v: np.ndarray) -> np.ndarray:
-        return self.drive.pull(self.inverse.pull(v))
-
-    def _sides(self, name: str) -> tuple[float, float]:
+    def _sides(self, name: str, *, exact: bool) -> tuple[Tensor, Tensor]:
         """|dz_a/du_a| and |total influence of a| |dF_a/du_a|."""
         mine, own = self.jacobian.rows.own(name), self.drive.columns.own(name)
         if len(mine) == 0 or len(own) == 0:
-            return float("nan"), float("nan")
-        blocks = [
-            (self.response, self.response_transposed, self.drive.columns.size, own),
-            (self.inverse.push, self.inverse.pull, self.jacobian.rows.size, mine),
-            (self.drive.push, self.drive.pull, self.drive.columns.size, own),
-        ]
-        left, influence, drive = (self._block_norm(push, pull, size, at, mine) for push, pull, size, at in blocks)
-        return left, influence * drive
-
-    def _block_norm(self, push: Any, pull: Any, size: int, columns: np.ndarray, rows: np.ndarray) -> float:
-        count = self.jacobian.rows.size
-
-        def pushed(v: np.ndarray) -> np.ndarray:
-            return push(placed(v, columns, size))[rows]
-
-        def pulled(u: np.ndarray) -> np.ndarray:
-            return pull(placed(u, rows, count))[columns]
-
-        return self._norm(pushed, pulled, len(columns))[0]
-
-    def inputs(self, probes: int) -> dict[str, dict[str, float]]:
-        """|dz_a/du_b|_F / sqrt(n_a) by Hutchinson."""
-        entries, columns = self.jacobian.rows, self.drive.columns
-        table = {}
-        for a in entries.places:
-            signs = self.random.choice([-1.0, 1.0], (probes, entries.count(a)))
-            rows = [self.response_transposed(placed(v, entries.own(a), entries.size)) for v in signs]
-            table[a] = {
-                b: mean_size([row[columns.places[b]] for row in rows], entries.count(a)) for b in columns.places
-            }
-        return table
+            return column([math.nan]), column([math.nan])
+        blocks = self.response.block(mine, own), self.inverse.block(mine, mine), self.drive.block(mine, own)
+        left, influence, drive = (each.norm(tol=NORM_TOLERANCE, exact=exact) for each in blocks)
+        return column([left]), column([influence * drive])
 
     def _measured(self, shift: np.ndarray, rest: State, steps: int) -> tuple[float, bool]:
         """|z*(u + du) - z*(u)| / |du|, both settled."""
@@ -206,10 +171,9 @@ class _Sample:
 
     def _settle(self, values: State, steps: int) -> tuple[State, bool]:
         """The equilibrium for other inputs, from the state that was read."""
-        start = self.sample.state
         with torch.no_grad():
             found = solve(
-                From(self.operator, start),
+                RestartedOperator(self.operator, self.sample.state),
                 self.sources.rebuild(values),
                 solver=Anderson(),
                 steps=steps,
@@ -218,11 +182,8 @@ class _Sample:
             )
         return found.state, found.stop == [Stop.SETTLED]
 
-    def _norm(self, push: Any, pull: Any, size: int) -> tuple[float, np.ndarray]:
-        return largest_singular_value(push, pull, size, tol=1e-2, exact=self.exact)
 
-
-class From(Operator):
+class RestartedOperator(Operator):
     """The operator, starting from a given state."""
 
     def __init__(self, operator: Any, state: State) -> None:
@@ -234,15 +195,3 @@ class From(Operator):
 
     def forward(self, state: State, inputs: Inputs) -> State:
         return self.operator(state, inputs)
-
-
-def _unit(v: np.ndarray) -> np.ndarray:
-    return v / np.linalg.norm(v)
-
-
-def _column(rows: list[dict[str, Any]], name: str) -> Float[Tensor, " B"]:
-    return torch.tensor([row[name] for row in rows], dtype=torch.float64)
-
-
-def _pick(rows: list[dict[str, Any]], name: str, side: int) -> Float[Tensor, " B"]:
-    return torch.tensor([row["sides"][name][side] for row in rows], dtype=torch.float64)

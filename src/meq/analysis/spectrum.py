@@ -1,4 +1,8 @@
-"""The spectral radius of the coupled map, as an eigenvalue modulus."""
+"""The spectral radius of the coupled map, as an eigenvalue modulus, with what its error may be.
+
+Eigenvalues of a strongly non-normal map may be off by all of their size although their residual is small; so every
+eigenvalue is looked at from both sides (of J and of J^T), which gives its condition, and with it bounds of the radius.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Complex, Float, Int
 from torch import Tensor
 
-from meq.analysis.differential import one_sample
-from meq.analysis.eigenpairs import NO_MAP, NOT_FOUND, UNCERTAIN, Pair, leading_pair, leading_pairs
-from meq.analysis.linear import RESTARTS, Matrix, largest_singular_value, precision
-from meq.analysis.tables import number, spread, text_table
-from meq.core.options import checked_options
+from meq.analysis.products import FORM_LIMIT, RESTARTS, SMALL, Matrix, jacobians, precision
+from meq.analysis.tables import column, number, spread, text_table
 from meq.core.solution import Solution
+from meq.options import checked_options
+
+FALLBACK_LIMIT = 1024
+"""Up to this many it is formed where Arnoldi fails, as it does on a large rotation, whose moduli are all the same."""
+UNCERTAIN = 0.02
+"""An eigenvalue that may be off by more than this share of itself is looked for again, more carefully."""
+NEIGHBOURS = 3
+"""Pairs that are looked at from the other side: of several with one modulus, the one that is meant must be there."""
+LINEAR = 0.2
+"""First-order bounds are trusted up to this share of the eigenvalue; where they are wider, it may be anywhere."""
+SQUARINGS = 14
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -28,10 +41,10 @@ class Spectrum:
     """max |lambda(J)|; NaN where it was not found or a sample has no real token."""
     lowest: Float[Tensor, " B"]
     highest: Float[Tensor, " B"]
-    """Between these lies the radius, to first order: eigenvalues of a strongly non-normal map may be anywhere within
-    a wide range although the residual is small."""
+    """Lower and upper bound of the radius, to first order: eigenvalues of a strongly non-normal map may be anywhere
+    within a wide range although the residual is small."""
     condition: Float[Tensor, " B"]
-    """Of the eigenvalue, |v| |x| / |v^T x| of its left and right vectors: 1 for a normal map."""
+    """The condition number of the eigenvalue, |v| |x| / |v^T x| of its left and right vectors: 1 for a normal map."""
     eigenvalue: Complex[Tensor, " B"]
     residual: Float[Tensor, " B"]
     """|J^T v - lambda v| for the unit eigenvector v."""
@@ -75,8 +88,7 @@ def leading_eigenvalue(
     """
     if not damping > 0:
         raise ValueError(f"damping must be positive (1 is the undamped map), got {damping}")
-    matrices = [Matrix.of(operator, one_sample(solution, row)) for row in range(len(solution.steps))]
-    return spectrum_of(matrices, damping=damping, tol=tol, norms=norms, exact=exact)
+    return spectrum_of(list(jacobians(operator, solution)), damping=damping, tol=tol, norms=norms, exact=exact)
 
 
 def spectrum_of(matrices: Sequence[Matrix], *, damping: float, tol: float, norms: bool, exact: bool) -> Spectrum:
@@ -90,13 +102,13 @@ def spectrum_of(matrices: Sequence[Matrix], *, damping: float, tol: float, norms
             stacklevel=3,
         )
     return Spectrum(
-        radius=torch.tensor([abs(pair.value) for pair, *_ in found], dtype=torch.float64),
-        lowest=torch.tensor([pair.lowest for pair, *_ in found], dtype=torch.float64),
-        highest=torch.tensor([pair.highest for pair, *_ in found], dtype=torch.float64),
-        condition=torch.tensor([pair.condition for pair, *_ in found], dtype=torch.float64),
+        radius=column(abs(pair.value) for pair, *_ in found),
+        lowest=column(pair.lowest for pair, *_ in found),
+        highest=column(pair.highest for pair, *_ in found),
+        condition=column(pair.condition for pair, *_ in found),
         eigenvalue=torch.tensor([pair.value for pair, *_ in found], dtype=torch.complex128),
-        residual=torch.tensor([pair.residual for pair, *_ in found], dtype=torch.float64),
-        operator_norm=torch.tensor([size for _, size, _ in found], dtype=torch.float64),
+        residual=column(pair.residual for pair, *_ in found),
+        operator_norm=column(size for _, size, _ in found),
         products=torch.tensor([counts[0] for *_, counts in found]),
         norm_products=torch.tensor([counts[1] for *_, counts in found]),
         damping=damping,
@@ -132,7 +144,7 @@ def leading_eigenvalues(operator: Any, solution: Solution, *, count: int = 12, t
     """
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
-    matrices = [Matrix.of(operator, one_sample(solution, row)) for row in range(len(solution.steps))]
+    matrices = list(jacobians(operator, solution))
     found = [leading_pairs(matrix, count, tol) for matrix in matrices]
     padded = [[*pairs[:count], *[NO_MAP] * (count - len(pairs))] for pairs in found]
     return Eigenvalues(
@@ -152,7 +164,7 @@ def spectral_radius(operator: Any, solution: Solution, *, tol: float = 1e-3) -> 
     from normal that the radius is uncertain, and between what it lies.
     """
     found = leading_eigenvalue(operator, solution, tol=tol, norms=False)
-    expected = max(UNCERTAIN, 8 * precision(solution.state))  # rough numbers give rough eigenvalues: no news
+    expected = max(UNCERTAIN, 8 * precision(solution.state))  # low precision is no reason to warn
     open_ = (found.highest - found.lowest) > 2 * expected * found.radius
     for sample in open_.nonzero().flatten().tolist():
         low, high = number(float(found.lowest[sample])), number(float(found.highest[sample]))
@@ -171,7 +183,7 @@ def _measure(matrix: Matrix, tol: float, *, norms: bool, exact: bool) -> tuple[P
     pair = leading_pair(matrix, tol, exact=exact)
     cost = matrix.products - before
     if matrix.rows.size and (norms or exact):
-        size, _ = largest_singular_value(matrix.push, matrix.pull, matrix.rows.size, tol=tol, exact=exact)
+        size = matrix.norm(tol=tol, exact=exact)
     return pair, size, (cost, matrix.products - before - cost)
 
 
@@ -185,3 +197,190 @@ def radius_in_words(radius: Float[Tensor, " B"], lowest: Float[Tensor, " B"], hi
         f"{words}; uncertain for {int(open_.sum())} of {len(radius)}, "
         f"between {number(float(lowest[open_].min()))} and {number(float(highest[open_].max()))}"
     )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An eigenvalue of largest modulus, its residual, and between which values the radius lies."""
+
+    value: complex
+    residual: float
+    """|J^T v - lambda v| for the unit vector v."""
+    condition: float = 1.0
+    """|v| |x| / |v^T x| of the left and the right eigenvector: how much larger than a change of J its effect may be."""
+    lowest: float = math.nan
+    highest: float = math.nan
+
+    @property
+    def is_certain(self) -> bool:
+        return bool(self.highest - self.lowest <= 2 * UNCERTAIN * abs(self.value))
+
+
+NOT_FOUND = Pair(complex(math.nan, 0), math.nan, math.nan)
+NO_MAP = Pair(complex(math.nan, 0), math.nan, math.nan)
+
+
+def leading_pair(matrix: Matrix, tol: float, *, exact: bool) -> Pair:
+    """The eigenvalue of largest modulus: by Arnoldi, or from the matrix where it is small or that is not enough."""
+    size = matrix.rows.size
+    if size == 0:
+        return NO_MAP  # a sample without any real token has no map
+    if exact or size <= SMALL:
+        return dense_pairs(matrix, 1)[0]
+    found = _arnoldi_pair(matrix, tol)
+    if found is not None and found.is_certain:
+        return found
+    limit = FALLBACK_LIMIT if found is None else FORM_LIMIT
+    return dense_pairs(matrix, 1)[0] if size <= limit else found or NOT_FOUND
+
+
+def leading_pairs(matrix: Matrix, count: int, tol: float) -> list[Pair]:
+    """Largest modulus first; none for a sample without real tokens, or where Arnoldi fails on a large matrix."""
+    size = matrix.rows.size
+    if size == 0:
+        return []
+    if size <= max(SMALL, count + 2):  # ARPACK wants room above the number of pairs
+        return dense_pairs(matrix, count)
+    if not matrix.pull(_start(size)).any():
+        return [Pair(0j, 0.0, 1.0, 0.0, 0.0)] * count
+    found = _arnoldi(matrix, transposed=True, count=count, tol=tol, start=_start(size))
+    if found is None:
+        return dense_pairs(matrix, count) if size <= FALLBACK_LIMIT else []
+    values, vectors = found
+    first = _judged(matrix, values, vectors, tol)
+    if not first.is_certain and size <= FORM_LIMIT:
+        return dense_pairs(matrix, count)
+    order = by_modulus(values)
+    return [first, *(_checked(matrix, values[place], vectors[:, place]) for place in order[1:])]
+
+
+def dense_pairs(matrix: Matrix, count: int) -> list[Pair]:
+    """From the formed matrix, balanced by LAPACK, whose entries have the relative error of the state's dtype.
+
+    With the radius' bounds: |lambda_i| -+ condition_i rounding |J|, to first order, |J| the root mean square singular
+    value; and where these are too wide to be of first order, what is true of any matrix:
+    |trace J^k / n|^(1/k) <= radius <= |J^k|^(1/k).
+    """
+    from scipy.linalg import eig  # on use: importing meq stays light
+
+    dense, rounding = matrix.dense(), precision(matrix.rows.like)
+    values, lefts, rights = eig(dense.T, left=True, right=True)
+    overlap = np.abs(np.sum(lefts.conj() * rights, axis=0))
+    conditions = 1 / np.maximum(overlap, np.finfo(float).tiny)
+    errors = conditions * rounding * np.linalg.norm(dense) / len(dense) ** 0.5
+    order = by_modulus(values)
+    lowest, highest = float(np.max(np.abs(values) - errors)), float(np.max(np.abs(values) + errors))
+    if highest - lowest > LINEAR * abs(values[order[0]]):
+        lowest, highest = _trace_bound(dense), _power_bound(dense)
+    pairs = []
+    for place in order[:count]:
+        value, vector = complex(values[place]), rights[:, place]
+        residual = float(np.linalg.norm(dense.T @ vector - value * vector))
+        pairs.append(Pair(value, residual, float(conditions[place]), lowest, highest))
+    return pairs
+
+
+def _trace_bound(dense: np.ndarray) -> float:
+    """max over k = 1, 2 of |trace J^k / n|^(1/k): a trace is a sum of eigenvalues, and hardly feels rounding."""
+    size = len(dense)
+    return max(abs(float(np.trace(dense))) / size, (abs(float(np.sum(dense * dense.T))) / size) ** 0.5)
+
+
+def _power_bound(dense: np.ndarray) -> float:
+    """min over k = 1, 2, 4, ... of |J^k|^(1/k), by squaring a matrix that is scaled to size 1 every time."""
+    size = float(np.linalg.norm(dense))
+    if size == 0:
+        return 0.0
+    rounding = len(dense) * np.finfo(float).eps
+    power, logarithm, best = dense / size, math.log(size), math.log(size)
+    for squarings in range(1, SQUARINGS + 1):
+        power = power @ power
+        size = float(np.linalg.norm(power)) + rounding
+        if size < 1000 * rounding:  # the square is mostly rounding: nothing more to learn from it
+            break
+        power, logarithm = power / size, 2 * logarithm + math.log(size)
+        best = min(best, logarithm / 2**squarings)
+    return math.exp(best)
+
+
+def by_modulus(values: np.ndarray) -> list[int]:
+    """Largest first; of a pair the one above the real line first, so that the order does not hang on rounding."""
+    return sorted(
+        range(len(values)), key=lambda place: (-round(float(abs(values[place])), 9), -float(values[place].imag))
+    )
+
+
+def _arnoldi_pair(matrix: Matrix, tol: float) -> Pair | None:
+    """Once at the tolerance asked for, and once more at the one that the eigenvalue's condition calls for."""
+    start = _start(matrix.rows.size)
+    if not matrix.pull(start).any():
+        return Pair(0j, 0.0, 1.0, 0.0, 0.0)  # a map that ignores its state, of which ARPACK would make an error
+    found = None
+    for _ in range(2):
+        pairs = _arnoldi(matrix, transposed=True, count=1, tol=tol, start=start)
+        if pairs is None:
+            return found
+        found = _judged(matrix, *pairs, tol)
+        if found.is_certain or not math.isfinite(found.condition):
+            return found
+        tol, start = max(tol * UNCERTAIN / found.condition, 1e-14), pairs[1][:, 0].real.copy()
+    return found
+
+
+def _judged(matrix: Matrix, values: np.ndarray, vectors: np.ndarray, tol: float) -> Pair:
+    """The leading pair with its error: its residual, or the rounding of the products, times its condition."""
+    first = by_modulus(values)[0]
+    value, vector = complex(values[first]), vectors[:, first]
+    found = _checked(matrix, value, vector)
+    other = _other_side(matrix, value, vector, tol)
+    if other is None:
+        return Pair(value, found.residual, math.inf, 0.0, math.inf)
+    across, right = other
+    condition = float(1 / max(abs(np.sum(vector * right)), np.finfo(float).tiny))  # both have length 1
+    rounding = precision(matrix.rows.like) * abs(value)
+    error = condition * max(found.residual, rounding) + abs(across - value)
+    size = max(abs(value), abs(across))
+    lowest = size - error if error <= LINEAR * size else 0.0
+    return Pair(value, found.residual, condition, lowest, size + error)
+
+
+def _other_side(matrix: Matrix, value: complex, vector: np.ndarray, tol: float) -> tuple[complex, np.ndarray] | None:
+    """The eigenvalue of J next to this one of J^T, and its vector. Several are asked for only where one modulus has
+    several eigenvalues and another one came."""
+    found = None
+    for count in (1, NEIGHBOURS):
+        other = _arnoldi(matrix, transposed=False, count=count, tol=tol, start=vector.real.copy())
+        if other is None:
+            return found
+        values = np.concatenate([other[0], other[0].conj()])  # of a complex pair either may have come
+        vectors = np.concatenate([other[1], other[1].conj()], axis=1)
+        place = int(np.argmin(np.abs(values - value)))
+        found = complex(values[place]), vectors[:, place]
+        if abs(found[0] - value) <= UNCERTAIN * abs(value):
+            return found
+    return found
+
+
+def _arnoldi(
+    matrix: Matrix, *, transposed: bool, count: int, tol: float, start: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Eigenvalues of largest modulus and unit vectors of J, or of J^T; None where ARPACK does not find them."""
+    from scipy.sparse.linalg import ArpackError, LinearOperator, eigs  # on use: importing meq stays light
+
+    size = matrix.rows.size
+    product = matrix.pull if transposed else matrix.push
+    linear = LinearOperator((size, size), matvec=product, dtype=np.float64)
+    try:
+        return eigs(linear, k=count, which="LM", v0=start, tol=tol, maxiter=RESTARTS)
+    except ArpackError:
+        return None
+
+
+def _start(size: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(size)  # ARPACK would draw from global state
+
+
+def _checked(matrix: Matrix, value: complex, vector: np.ndarray) -> Pair:
+    """The pair with its own residual, from products with the eigenvector's real and imaginary part."""
+    image = matrix.pull(vector.real.copy()) + 1j * matrix.pull(vector.imag.copy())
+    return Pair(complex(value), float(np.linalg.norm(image - value * vector) / np.linalg.norm(vector)))

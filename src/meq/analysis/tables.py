@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 Square = Mapping[str, Mapping[str, Tensor]]
@@ -55,9 +58,21 @@ def square_table(corner: str, values: Square) -> str:
     return text_table([corner, *columns], rows)
 
 
-def stacked(rows: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, Tensor]]:
-    """Values of single samples as one tensor per pair."""
-    return {
-        a: {b: torch.tensor([row[a][b] for row in rows], dtype=torch.float64) for b in columns}
-        for a, columns in rows[0].items()
-    }
+def column(values: Iterable[float]) -> Float[Tensor, " B"]:
+    """Values of single samples as one tensor."""
+    return torch.tensor(list(values), dtype=torch.float64)
+
+
+def join_samples(parts: Sequence[Any]) -> Any:
+    """Results of single samples as one result of the batch: tensors one after the other, counts added up."""
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(list(parts))
+    if isinstance(first, dict):
+        return {key: join_samples([part[key] for part in parts]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(join_samples(each) for each in zip(*parts, strict=True))
+    if is_dataclass(first):
+        kind: Any = type(first)
+        return kind(**{x.name: join_samples([getattr(part, x.name) for part in parts]) for x in fields(first)})
+    return None if first is None else sum(parts)

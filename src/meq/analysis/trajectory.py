@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,11 +12,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from meq.analysis.subject import Case, Subject, check_iterates, held_still, open_case, stopped_at
-from meq.analysis.tables import middle, number, text_table
-from meq.core.options import checked_options
-from meq.core.solution import Solution, relative
-from meq.core.state import State, large_norm
+from meq.analysis.tables import join_samples, middle, number, text_table
+from meq.analysis.walk import Readings, Subject, answer, check_iterates, open_case
+from meq.core.operator import held_still
+from meq.options import checked_options
 
 STEPS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200)
 """Where to look unless told: densely at the first exchanges, which carry most."""
@@ -72,21 +71,18 @@ class Trajectory:
     def __str__(self) -> str:
         score = [] if self.metric is None else [self.metric_name]
         header = ["k", *score, "confidence", "flips", "lost", *(f"{name} residual" for name in self.residuals)]
+        samples, states = self.predictions.shape[1], len(self.stopped)
+        kinds = f"{samples} samples" if samples == states else f"{samples} samples, {states} states"
         drifts = ", ".join(f"{name} {number(middle(values))}" for name, values in self.drift.items())
         return "\n".join(
             [
-                self._heading(),
+                f"{kinds}, {self.diverged or 'none'} diverged",
                 text_table(header, [self._row(row) for row in range(len(self.steps))]),
                 f"drift |z({self.horizon}) - z({self.read})| / |z({self.read})|: {drifts}",
                 "* is read. Confidence, residuals (of the undamped map) and drift are medians. flips: samples that",
                 "answer otherwise at a later step. lost: their logits are not finite, and the score leaves them out.",
             ]
         )
-
-    def _heading(self) -> str:
-        samples, states = self.predictions.shape[1], len(self.stopped)
-        kinds = f"{samples} samples" if samples == states else f"{samples} samples, {states} states"
-        return f"{kinds}, {self.diverged or 'none'} diverged"
 
     def _row(self, row: int) -> list[str]:
         step = f"{self.steps[row]}{'*' if self.steps[row] == self.read else ''}"
@@ -115,12 +111,44 @@ def follow(
     """
     check_iterates(model)
     chosen = _choose_steps(steps, model.steps, horizon)
-    ledger = _Ledger(model.head_kind, chosen, keeps_logits=metric is not None)
+    found: list[tuple[Readings, Tensor, Tensor]] = []
+    targets: list[Tensor] = []
     with torch.no_grad(), held_still(model):
         for batch in batches:
-            case = open_case(model, batch.features, batch.masks)
-            ledger.add(_walk(case, chosen, model.steps), getattr(batch, "target", None))
-    return ledger.close(model.steps, metric)
+            readings = open_case(model, batch.features, batch.masks).read_along(chosen)
+            predicted = answer(readings.logits, model.head_kind)
+            if metric is None:  # nobody will ask for the logits
+                readings = replace(readings, logits=readings.logits[:, :0].clone())
+            found.append((readings, *predicted))
+            if getattr(batch, "target", None) is not None:
+                targets.append(batch.target.cpu())
+    if not found:
+        raise ValueError("there were no batches: a generator that was used up, or an empty split?")
+    if targets and len(targets) != len(found):
+        raise ValueError("some batches have targets and some have none: give targets for all of them or for none")
+    every = [readings for readings, *_ in found]
+    predictions = torch.cat([each for _, each, _ in found], 1)
+    target, correct = torch.cat(targets) if targets else None, None
+    if target is not None and target.ndim == 1 and not target.is_floating_point() and model.head_kind != "score":
+        correct = predictions == target
+    if metric is not None:
+        scores: Tensor | None = _scores([each.logits for each in every], predictions >= 0, target, metric)
+    else:
+        scores = None if correct is None else correct.double().sum(1) / (predictions >= 0).sum(1)
+    return Trajectory(
+        steps=chosen,
+        read=model.steps,
+        predictions=predictions,
+        confidence=torch.cat([each for _, _, each in found], 1),
+        residuals={name: torch.cat([each.residuals[name] for each in every], 1) for name in every[0].residuals},
+        drift=join_samples([each.drift for each in every]),
+        stopped=torch.cat([each.stopped for each in every]),
+        correct=correct,
+        metric=scores,
+        metric_name="accuracy"
+        if metric is None
+        else str(getattr(metric, "name", getattr(metric, "__name__", "metric"))),
+    )
 
 
 def _choose_steps(steps: Sequence[int] | None, read: int, horizon: int) -> tuple[int, ...]:
@@ -134,133 +162,17 @@ def _choose_steps(steps: Sequence[int] | None, read: int, horizon: int) -> tuple
     return tuple(sorted({*steps, read, horizon}))
 
 
-@dataclass(frozen=True, eq=False)
-class _Walk:
-    """One batch's numbers."""
-
-    logits: list[Tensor]
-    residuals: dict[str, Float[Tensor, "S R"]]
-    drift: dict[str, Float[Tensor, " R"]]
-    stopped: Int[Tensor, " R"]
-
-
-def _walk(case: Case, steps: tuple[int, ...], read: int) -> _Walk:
-    logits: dict[int, Tensor] = {}
-    at_read: list[State] = []
-
-    def look(k: int, state: State) -> None:
-        if k in steps:
-            logits[k] = case.read(state).cpu()
-        if k == read:
-            at_read.append(state)
-
-    solution = case.walk(steps[-1], trajectory=look)
-    last = case.read(solution.state).cpu()  # where the walk broke off because every sample had diverged
-    stopped = stopped_at(solution)
-    finite = stopped < 0
-    start = at_read[0] if at_read else solution.state
-    drift = {
-        name: _drift(z, start[name], solution.masks.get(name)).where(finite, torch.nan)
-        for name, z in solution.state.items()
-    }
-    return _Walk(
-        [logits.get(k, last) for k in steps],
-        {name: rows.cpu() for name, rows in _residuals(solution, steps, finite).items()},
-        {name: values.cpu() for name, values in drift.items()},
-        stopped.cpu(),
-    )
-
-
-def _drift(end: Tensor, start: Tensor, mask: Tensor | None) -> Float[Tensor, " R"]:
-    return relative(large_norm(end - start, mask), large_norm(start, mask), mask)
-
-
-def _residuals(solution: Solution, steps: tuple[int, ...], finite: Bool[Tensor, " R"]) -> dict[str, Tensor]:
-    """The loop measured every state but the last, which takes one more operator call."""
-    return {
-        name: torch.stack([*(rows[k] for k in steps[:-1]), solution.final_residual[name].where(finite, torch.nan)])
-        for name, rows in solution.residuals.items()
-    }
-
-
-@dataclass(eq=False)
-class _Ledger:
-    """Numbers per sample, batch after batch."""
-
-    head: str
-    steps: tuple[int, ...]
-    keeps_logits: bool
-    predictions: list[Tensor] = field(default_factory=list)
-    confidence: list[Tensor] = field(default_factory=list)
-    logits: list[Tensor] = field(default_factory=list)
-    targets: list[Tensor] = field(default_factory=list)
-    walks: list[_Walk] = field(default_factory=list)
-
-    def add(self, walk: _Walk, target: Tensor | None) -> None:
-        answers = [answer(logits, self.head) for logits in walk.logits]
-        if self.keeps_logits:
-            self._keep(torch.stack(walk.logits))
-        walk.logits.clear()
-        self.predictions.append(torch.stack([prediction for prediction, _ in answers]))
-        self.confidence.append(torch.stack([confidence for _, confidence in answers]))
-        self.walks.append(walk)
-        if target is not None:
-            self.targets.append(target.cpu())
-        if self.targets and len(self.targets) != len(self.walks):
-            raise ValueError("some batches have targets and some have none: give targets for all of them or for none")
-
-    def _keep(self, logits: Float[Tensor, "S B C"]) -> None:
-        if self.logits and logits.shape[2] != self.logits[0].shape[2]:
-            sizes = f"{self.logits[0].shape[2]} and {logits.shape[2]}"
-            raise ValueError(
-                f"batches with {sizes} logits per sample cannot be scored together: bring them to one size"
-            )
-        self.logits.append(logits)
-
-    def close(self, read: int, metric: Score | None) -> Trajectory:
-        if not self.walks:
-            raise ValueError("there were no batches: a generator that was used up, or an empty split?")
-        predictions = torch.cat(self.predictions, 1)
-        target = torch.cat(self.targets) if self.targets else None
-        correct = self._correct(predictions, target)
-        return Trajectory(
-            self.steps,
-            read,
-            predictions,
-            torch.cat(self.confidence, 1),
-            {name: torch.cat([walk.residuals[name] for walk in self.walks], 1) for name in self.walks[0].residuals},
-            {name: torch.cat([walk.drift[name] for walk in self.walks]) for name in self.walks[0].drift},
-            torch.cat([walk.stopped for walk in self.walks]),
-            correct,
-            self._scores(predictions, correct, target, metric),
-            "accuracy" if metric is None else str(getattr(metric, "name", getattr(metric, "__name__", "metric"))),
+def _scores(
+    parts: list[Tensor], finite: Bool[Tensor, "S N"], target: Tensor | None, metric: Score
+) -> Float[Tensor, " S"]:
+    """The metric at every step, over the samples whose logits are finite."""
+    if target is None:
+        raise ValueError("a metric was given, but the batches have no targets to score against")
+    first = parts[0].shape[2]
+    if others := [part.shape[2] for part in parts if part.shape[2] != first]:
+        raise ValueError(
+            f"batches with {first} and {others[0]} logits per sample cannot be scored together: bring them to one size"
         )
-
-    def _correct(self, predictions: Int[Tensor, "S N"], target: Tensor | None) -> Bool[Tensor, "S N"] | None:
-        if target is None or target.ndim != 1 or target.is_floating_point() or self.head == "score":
-            return None
-        return predictions == target
-
-    def _scores(
-        self, predictions: Tensor, correct: Tensor | None, target: Tensor | None, metric: Score | None
-    ) -> Float[Tensor, " S"] | None:
-        finite = predictions >= 0
-        if metric is None:
-            return None if correct is None else correct.double().sum(1) / finite.sum(1)
-        if target is None:
-            raise ValueError("a metric was given, but the batches have no targets to score against")
-        logits = torch.cat(self.logits, 1)
-        pairs = zip(logits, finite, strict=True)
-        scores = [metric(rows[kept], target[kept]) if bool(kept.any()) else math.nan for rows, kept in pairs]
-        return torch.tensor(scores, dtype=torch.float64)
-
-
-def answer(logits: Float[Tensor, "B C"], head: str) -> tuple[Int[Tensor, " B"], Float[Tensor, " B"]]:
-    """The prediction and the probability the head gives it; see `Trajectory` for regressions and lost logits."""
-    lost = ~torch.isfinite(logits).all(1)
-    if head == "score":
-        return (logits[:, 0] > 0).long().where(~lost, -1), torch.full_like(logits[:, 0], torch.nan)
-    prediction = logits.argmax(1)  # not of the probabilities: rounding makes the largest ones equal
-    chances = logits.sigmoid() if head == "labels" else logits.softmax(1)
-    confidence = chances.gather(1, prediction[:, None])[:, 0]
-    return prediction.where(~lost, -1), confidence.where(~lost, torch.nan)
+    pairs = zip(torch.cat(parts, 1), finite, strict=True)
+    scores = [metric(rows[kept], target[kept]) if bool(kept.any()) else math.nan for rows, kept in pairs]
+    return torch.tensor(scores, dtype=torch.float64)

@@ -1,36 +1,26 @@
-"""The command line. It parses and calls; there is no logic here."""
+"""The command line: it parses and calls. Commands import what they need when they run, so that help comes at once."""
 
 from __future__ import annotations
 
-from meq.cli.analyze import analyze
-from meq.cli.app import app_command
-from meq.cli.cost import cost
-from meq.cli.data import data_app
-from meq.cli.demo import demo
-from meq.cli.encode import encode
-from meq.cli.evaluate import evaluate
-from meq.cli.explain import explain
-from meq.cli.predict import predict
-from meq.cli.report import report
-from meq.cli.root import Book
-from meq.cli.study import study_app
-from meq.cli.train import train
+import sys
+from typing import TYPE_CHECKING
 
-book = Book()
-book.add("Data", "data", data_app)
-book.add("Data", "encode", encode)
-book.add("Train", "train", train)
-book.add("Train", "evaluate", evaluate)
-book.add("Use", "predict", predict)
-book.add("Use", "app", app_command)
-book.add("Understand", "explain", explain)
-book.add("Understand", "analyze", analyze)
-book.add("Understand", "cost", cost)
-book.add("Understand", "report", report)
-book.add("Laboratory", "study", study_app)
-book.add("Laboratory", "demo", demo)
-app = book.app
+from meq.lazy import make_lazy
+from meq.registry import load_plugins
+
+if TYPE_CHECKING:
+    from meq.cli.root import app
+else:
+    make_lazy(__name__)
+
+__all__ = ["app", "main"]
 
 
 def main() -> None:
+    try:
+        load_plugins()  # before the commands, whose help lists what is registered
+    except ImportError as error:
+        sys.exit(f"error: {error}")
+    from meq.cli.root import app
+
     app()

@@ -1,45 +1,37 @@
-"""meq data: list, check and show."""
+"""`meq data` and `meq encode`: data sets listed, checked, shown, and made into features."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from meq.cli.asking import (
-    AsJson,
-    Audios,
-    Data,
-    Debug,
-    Group,
-    Images,
-    Label,
-    Root,
-    Settings,
-    SkipBad,
-    Split,
-    Texts,
-    Vectors,
-    request,
-)
+from meq.cli.checks import check_device, check_folder
 from meq.cli.errors import errors_in_words
-from meq.data.check import inspect_data
+from meq.cli.options import AsJson, Debug, EncoderNames, SkipBad, with_options
+from meq.cli.output import Bars, say
 from meq.data.findings import Findings
-from meq.data.registry import DATA_SETS, Entry
-from meq.training.plain import dumps
-from meq.viz.listing import check_sheet, choose_examples, describe_examples, save_sheet
+from meq.data.request import DATA_SETS, DataRequest
+from meq.records import dumps
+
+if TYPE_CHECKING:
+    from meq.encoders.encode import Encoded
 
 data_app = typer.Typer(no_args_is_help=True, help="Data sets: what there is, what is wrong, what it looks like.")
+SHOWN = 5
+"""How many problems are shown."""
 
 
 @data_app.command("list")
 def list_data(as_json: AsJson = False) -> None:
     """The data sets that are known by name. Any table of yours is one too: meq data check data.csv --label y ..."""
     if as_json:
-        print(dumps({name: _described(entry) for name, entry in DATA_SETS.items()}), end="")
+        fields = ("summary", "metric", "embedded", "options")
+        print(dumps({name: {f: getattr(entry, f) for f in fields} for name, entry in DATA_SETS.items()}), end="")
         return
     table = Table("name", "what it is", box=None, padding=(0, 2, 0, 0))
     for name, entry in DATA_SETS.items():
@@ -50,47 +42,27 @@ def list_data(as_json: AsJson = False) -> None:
     Console().print(table)
 
 
-def _described(entry: Entry) -> dict[str, Any]:
-    known = {"summary": entry.summary, "metric": entry.metric, "embedded": entry.embedded}
-    return {**known, "options": entry.options}
-
-
 @data_app.command()
+@with_options
 def check(
-    data: Data,
-    root: Root = None,
-    image: Images = None,
-    text: Texts = None,
-    audio: Audios = None,
-    vector: Vectors = None,
-    label: Label = None,
-    split: Split = None,
-    group: Group = None,
-    set_: Settings = None,
+    request: DataRequest,
     decode: Annotated[bool, typer.Option(help="Decode every picture and sound, or only read its head.")] = True,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
     """Walk a data set: what is there, what is missing, what is wrong, and where. Fails if something is wrong."""
     with errors_in_words(debug):
-        asked = request(data, root, (image, text, audio, vector), (label, split, group), set_)
-        inspection = inspect_data(asked, decode=decode)
+        from meq.data.check import inspect_data
+
+        inspection = inspect_data(request, decode=decode)
         print(dumps(inspection) if as_json else inspection, end="" if as_json else "\n")
     raise typer.Exit(0 if inspection.ok else 1)
 
 
 @data_app.command()
+@with_options
 def show(
-    data: Data,
-    root: Root = None,
-    image: Images = None,
-    text: Texts = None,
-    audio: Audios = None,
-    vector: Vectors = None,
-    label: Label = None,
-    split: Split = None,
-    group: Group = None,
-    set_: Settings = None,
+    request: DataRequest,
     part: Annotated[str, typer.Option(help="The split to show examples of.")] = "train",
     count: Annotated[int, typer.Option(help="How many examples.", min=1, max=200)] = 12,
     seed: Annotated[int, typer.Option(help="Which ones: 0 takes the first, others are drawn.")] = 0,
@@ -100,12 +72,79 @@ def show(
 ) -> None:
     """Print a few examples, and draw them with --out."""
     with errors_in_words(debug):
+        from meq.viz.sheet import check_sheet, choose_examples, describe_examples, save_sheet
+
         if out is not None:
             check_sheet(out)
-        asked = request(data, root, (image, text, audio, vector), (label, split, group), set_)
-        opened = asked.open(Findings("skip" if skip_bad else "raise"))
+        opened = request.open(Findings("skip" if skip_bad else "raise"))
         examples = choose_examples(opened, part, count, seed=seed)
         print(describe_examples(opened, examples))
         if out is not None:
             save_sheet(opened, examples, out)
             print(f"drawn: {out}")
+
+
+@with_options
+def encode(
+    request: DataRequest,
+    encoders: EncoderNames,
+    store: Annotated[Path, typer.Option(help="The feature store's folder; what is there already is not done again.")],
+    dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float16",
+    batch_size: Annotated[int, typer.Option(help="Contents that an encoder reads at once.", min=1)] = 32,
+    device: Annotated[str | None, typer.Option(help="Where encoders run; an accelerator if there is one.")] = None,
+    skip_bad: SkipBad = False,
+    verify: Annotated[bool, typer.Option(help="Hash the store's files first, and see to damaged ones.")] = False,
+    on_damage: Annotated[str, typer.Option(help="What damage leads to: encode (again) or raise.")] = "encode",
+    debug: Debug = False,
+) -> None:
+    """Fill a feature store: every picture, text and sound once. Interrupt it as you like, the same command goes on.
+
+    Without a name, tables are read as `meq train` reads them: by encoders whose weights come with pip, if they are
+    installed; other sets by the built-in encoders, patches and words. A name with a slash is a model on the Hub.
+
+    Many processes share the work: torchrun --nproc-per-node 2 -m meq encode ...
+    """
+    with errors_in_words(debug, hint="what was encoded is kept, and the same command goes on from there"):
+        import torch
+
+        from meq.data.table_files import is_table
+        from meq.encoders.choice import check_request, encoders_by_kind, encoding_device, preferred_names
+        from meq.encoders.encode import encode_and_count
+        from meq.encoders.store import FeatureStore
+        from meq.encoders.writing import refuse_filling
+
+        place = FeatureStore(folder=store, dtype=dtype, verify=verify, on_damage=on_damage)  # type: ignore[arg-type]
+        chosen = encoders.by_kind()
+        check_folder(store, "--store")
+        check_device(device)
+        check_request(request, chosen)
+        first = os.environ.get("RANK", "0") == "0"  # of one launch, the first process holds the store, and speaks
+        if first:
+            refuse_filling(place)
+        findings = Findings("skip" if skip_bad else "raise")
+        data = request.open(findings)
+        named = preferred_names(data, chosen) if is_table(request.data) else chosen
+        made = encoders_by_kind(data, named, batch_size=batch_size, device=device or encoding_device())
+        with Bars(Console(stderr=True), shown=first) as bars:
+            done = encode_and_count(data, made, store=place, on_bad=findings.on_bad, progress=bars)
+        if first:
+            _show_encoded(done, findings, store)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def _show_encoded(done: Encoded, findings: Findings, store: Path) -> None:
+    shown = Table(title=f"{done.data.name}: {sum(map(len, done.data.splits.values())):,} examples")
+    for column in ("modality", "encoder", "distinct", "encoded now", "truncated"):
+        shown.add_column(column, justify="left" if column in ("modality", "encoder") else "right")
+    for name, count in done.counts.items():
+        shown.add_row(name, count.encoder, f"{count.distinct:,}", f"{count.new:,}", f"{count.truncated:,}")
+    console = Console()
+    console.print(shown)
+    lines = [f"store: {store}", *(f"encoded again: {each}" for each in done.mended)]
+    lines += [f"left out of {split}: {count:,}" for split, count in done.left_out.items()]
+    problems = [*findings, *done.findings]
+    lines += [f"  {problem}" for problem in problems[:SHOWN]]
+    if len(problems) > SHOWN:
+        lines.append(f"  and {len(problems) - SHOWN:,} more")
+    say(*lines, console=console)

@@ -3,28 +3,36 @@
 | code | meaning |
 |---|---|
 | 0 | done |
-| 1 | an error that a sentence explains; of commands that check, such as `meq data check`: something is wrong |
+| 1 | an error that a sentence explains; one of a plugin; of commands that check, such as `meq data check`: a finding |
 | 2 | a command or an option that does not exist, or cannot have that value |
 | 70 | a bug in meq: a sentence, and the traceback to report |
 | 130 | Ctrl-C |
 | 141 | the reader of the output has left, as head does |
 | 143 | SIGTERM |
+
+Messages are written for Python: an error about `batch_size` is told as one about --batch-size. What makes a name
+recognisable as an option of the command that was given: it has an underscore, it stands in backticks, it has a value
+(dim=64), or the sentence begins with it ("epochs must be at least 1"). Where a message names both, as in
+"on_bad='skip', or --skip-bad", the flag alone is left.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
 
 import typer
 
-from meq.cli.flags import in_flags
 from meq.errors import in_words, is_memory, is_users, terminable, where
+from meq.registry import plugin_names
 from meq.version import __version__
 
 USER, BUG, INTERRUPTED, PIPE, TERMINATED = 1, 70, 130, 141, 143
@@ -32,6 +40,14 @@ CLICK: type[Exception] = typer.BadParameter.__mro__[2]
 """ClickException, of click or of the copy that typer brings."""
 CONTROL = (typer.Exit, typer.Abort, CLICK)
 """What the command line itself raises: exit codes, and mistakes in the command that are shown with its usage."""
+
+VALUE = r"(?:'[^']*'|\"[^\"]*\"|[\w.]+)"
+BOTH = (
+    (re.compile(rf"\b\w+={VALUE},? or (--[\w-]+)"), r"\1"),
+    (re.compile(rf"(--[\w-]+) \(\w+={VALUE}\)"), r"\1"),
+)
+VERBS = "must|cannot|lies|should"
+RUNNING: ContextVar[Any] = ContextVar("the command that is running", default=None)
 
 
 @contextmanager
@@ -52,8 +68,8 @@ def errors_in_words(debug: bool, *, hint: str | Callable[[], str] | None = None)
         raise typer.Exit(PIPE) from None
     except Exception as error:
         if not is_users(error):
-            _report_bug(error)
-            raise typer.Exit(BUG) from None  # `from` a StopIteration, a context manager would pass on that one
+            code = _report_bug(error)
+            raise typer.Exit(code) from None  # `from` a StopIteration, a context manager would pass on that one
         if debug:
             raise
         further = _further(hint) if is_memory(error) else ""
@@ -74,10 +90,17 @@ def _interrupted(error: KeyboardInterrupt, further: str) -> int:
     return TERMINATED if terminated else INTERRUPTED
 
 
-def _report_bug(error: Exception) -> None:
-    print(f"error: this is a bug in meq, please report it with the lines below: {where(error)}", file=sys.stderr)
+def _report_bug(error: Exception) -> int:
+    """A traceback, and whose it is: a plugin's, if the error came out of its code, or ours. Returns the exit code."""
+    modules = [frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__)]
+    plugin = next((name for name in plugin_names() if f"{modules[-1]}.".startswith(f"{name}.")), None)
+    if plugin is not None:
+        print(f"error: the plugin {plugin} failed; its author may need the lines below", file=sys.stderr)
+    else:
+        print(f"error: this is a bug in meq, please report it with the lines below: {where(error)}", file=sys.stderr)
     print(f"meq {__version__}, Python {platform.python_version()}, {platform.platform()}", file=sys.stderr)
     print("".join(traceback.format_exception(error)), end="", file=sys.stderr)
+    return BUG if plugin is None else USER
 
 
 def _let_go_of_output() -> None:
@@ -88,3 +111,40 @@ def _let_go_of_output() -> None:
             os.dup2(nowhere, stream.fileno())
         except (OSError, ValueError):  # a stream of a test, or one that is closed
             continue
+
+
+@contextmanager
+def running(command: Any) -> Iterator[None]:
+    """Messages speak of the options of this command for as long as the block lasts."""
+    token = RUNNING.set(command)
+    try:
+        yield
+    finally:
+        RUNNING.reset(token)
+
+
+def in_flags(words: str) -> str:
+    """The message with every option of the command that is running named as it is typed."""
+    for pattern, flag in BOTH:
+        words = pattern.sub(flag, words)
+    flags = flags_of(RUNNING.get())
+    if not flags:
+        return words
+    known = "|".join(sorted(flags, key=len, reverse=True))
+    underscored = "|".join(name for name in known.split("|") if "_" in name) or "(?!)"
+    begins = rf"^({known})(?= (?:-?[\d.]+ )?(?:{VERBS})\b)"
+    for place in (rf"`({known})`", begins, rf"(?<![\w/.'\"-])({underscored})(?![\w/.'\"(-])"):
+        words = re.sub(place, lambda match: flags[match[1]], words)
+    words = re.sub(rf"(?<![\w.-])({known})=(?={VALUE})", lambda match: f"{flags[match[1]]} ", words)
+    return words
+
+
+def flags_of(command: Any) -> Mapping[str, str]:
+    """The options of a command: from the names that Python has for them, plurals too, to what is typed."""
+    flags: dict[str, str] = {}
+    for option in () if command is None else command.params:
+        typed = next((name for name in option.opts if name.startswith("--")), None)
+        if typed is not None:
+            names = {option.name, typed[2:].replace("-", "_")}
+            flags |= dict.fromkeys([*names, *(f"{name}s" for name in names)], typed)
+    return flags

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -10,11 +11,22 @@ from rich.markup import escape
 from typer import core
 from typer.core import TyperCommand, TyperGroup
 
-from meq.cli.errors import errors_in_words
-from meq.cli.flags import running
+from meq.cli.data import data_app, encode
+from meq.cli.errors import errors_in_words, running
+from meq.cli.study import demo, study_app
+from meq.cli.train import evaluate, train
+from meq.cli.understand import analyze, cost, explain, report
+from meq.cli.use import app_command, predict
+from meq.registry import PLUGINS, load_plugins
 from meq.version import __version__
 
-PANELS = ("Data", "Train", "Use", "Understand", "Laboratory")
+CHAPTERS: Mapping[str, Mapping[str, Callable[..., Any] | typer.Typer]] = {
+    "Data": {"data": data_app, "encode": encode},
+    "Train": {"train": train, "evaluate": evaluate},
+    "Use": {"predict": predict, "app": app_command},
+    "Understand": {"explain": explain, "analyze": analyze, "cost": cost, "report": report},
+    "Laboratory": {"study": study_app, "demo": demo},
+}
 HELP = "Mutual equilibrium: multimodal learning by coupled fixed points, from your table to answers and explanations."
 
 
@@ -39,34 +51,10 @@ def as_written(words: str | None) -> str | None:
 
 
 class Contents(TyperGroup):
-    """Commands in the order they were registered in, sub-applications among them."""
-
-    order: list[str] = []  # noqa: RUF012, filled once, when the commands are registered
+    """Commands in the order of the chapters, applications with commands of their own among them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return sorted(self.commands, key=self.order.index)
-
-
-class Book:
-    """The application, chapter by chapter."""
-
-    def __init__(self) -> None:
-        self.app = typer.Typer(
-            cls=Contents, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=HELP
-        )
-        self.app.callback()(_root)
-
-    def add(self, panel: str, name: str, command: Callable[..., Any] | typer.Typer) -> None:
-        """Register a command, or an application with commands of its own, under a heading."""
-        if panel not in PANELS:
-            raise ValueError(f"there is no panel {panel!r}, only {', '.join(PANELS)}")
-        Contents.order.append(name)
-        if isinstance(command, typer.Typer):
-            for each in command.registered_commands:
-                each.cls = Page
-            self.app.add_typer(command, name=name, rich_help_panel=panel)
-        else:
-            self.app.command(name, cls=Page, rich_help_panel=panel)(command)
+        return [name for chapter in CHAPTERS.values() for name in chapter]
 
 
 def _version(asked: bool) -> None:
@@ -75,9 +63,49 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
+def _load_plugins(ctx: typer.Context, modules: list[str] | None) -> None:
+    """Name the modules in the environment, where processes that the command starts find them, and import them."""
+    before = os.environ.get(PLUGINS)
+
+    def restore() -> None:
+        os.environ.pop(PLUGINS, None)
+        if before is not None:
+            os.environ[PLUGINS] = before
+
+    if modules:
+        os.environ[PLUGINS] = ",".join([*([before] if before else []), *modules])
+        ctx.call_on_close(restore)
+    try:
+        with errors_in_words(False):
+            load_plugins()
+    except typer.Exit:
+        restore()  # the command does not begin, and nothing is closed
+        raise
+
+
 def _root(
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODULE",
+            callback=_load_plugins,
+            help=f"Import a module of yours that registers data sets, encoders, ...; repeatable. Also: {PLUGINS}.",
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
+
+
+app = typer.Typer(cls=Contents, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=HELP)
+app.callback()(_root)
+for _chapter, _commands in CHAPTERS.items():
+    for _name, _command in _commands.items():
+        if isinstance(_command, typer.Typer):
+            for _each in _command.registered_commands:
+                _each.cls = Page
+            app.add_typer(_command, name=_name, rich_help_panel=_chapter)
+        else:
+            app.command(_name, cls=Page, rich_help_panel=_chapter)(_command)

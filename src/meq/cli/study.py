@@ -1,43 +1,32 @@
-"""`meq study`: list, run, status, table, verify. It parses and calls; there is no logic here."""
+"""`meq study` and `meq demo`: several arms and seeds, run, shown and verified."""
 
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
-from meq.cli.asking import (
-    AsJson,
-    Audios,
-    Debug,
-    Group,
-    Images,
-    Label,
-    Root,
-    Settings,
-    Split,
-    Texts,
-    Vectors,
-    request,
-)
+from meq import tables
+from meq.cli.checks import check_data, check_folder, check_there
 from meq.cli.errors import errors_in_words
-from meq.cli.outset import check_data, check_folder, check_there
+from meq.cli.options import AsJson, Debug, Root, by_part, with_options
+from meq.cli.output import Bars, typed_command
+from meq.cli.understand import looked_at
+from meq.data.request import DataRequest
+from meq.data.table_files import is_table
 from meq.errors import require
-from meq.experiments.build import places_of
-from meq.experiments.executors.choice import NAMES, choose_executor
-from meq.experiments.recipes import STUDIES, describe, make_study
-from meq.experiments.render import as_text
-from meq.experiments.runner import run_study
-from meq.experiments.status import status_table
-from meq.experiments.study import read_study
-from meq.experiments.texts import study_list, table_json, tables_text, verification_text
-from meq.experiments.untrained import UNTRAINED, run_untrained
-from meq.experiments.verify import verify as verify_folder
-from meq.training.plain import dumps
+from meq.options import nearest
+from meq.records import dumps
+from meq.studies.study import OWN, Study, read_study, run_place, status_table
+from meq.training.arms import ARMS
+
+if TYPE_CHECKING:
+    from meq.studies.verify import Verification
 
 study_app = typer.Typer(no_args_is_help=True, help="Studies: several arms, several seeds.")
 Folder = Annotated[Path, typer.Argument(help="The study's folder.")]
@@ -49,16 +38,32 @@ def list_studies(
 ) -> None:
     """The studies that can be run by name."""
     with errors_in_words(False):
-        print(study_list(as_json=as_json) if name is None else f"{name}\n\n{describe(name)}\n", end="")
+        from meq.studies.recipes import describe, studies_table
+
+        if name is not None:
+            print(f"{name}\n\n{describe(name)}")
+        else:
+            print(tables.as_json(studies_table()) if as_json else tables.as_text(studies_table()), end="")
 
 
 @study_app.command()
+@with_options
 def run(
-    name: Annotated[str, typer.Argument(help=f"A study: {', '.join([*STUDIES, *UNTRAINED])}.")],
+    name: Annotated[str, typer.Argument(help="A study, by a name that `meq study list` shows.")],
+    request: DataRequest,
     data: Annotated[
         str | None, typer.Argument(help="A data set or a table; the study's own default unless given.")
     ] = None,
     root: Root = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="[PART.]NAME=VALUE",
+            help="Further option of the data set, or of a PART of all arms: train (epochs, warmup, ...) or model (dim, "
+            "hidden, ...), of the arms that have it; repeatable.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="The study's folder; what is recorded there is not run again.")
     ] = None,
@@ -67,21 +72,13 @@ def run(
         list[int] | None, typer.Option(help="A seed; repeatable. The study's own three unless given.")
     ] = None,
     rates: Annotated[int, typer.Option(help="Learning rates tried for every arm; the best on dev stands for it.")] = 1,
-    image: Images = None,
-    text: Texts = None,
-    audio: Audios = None,
-    vector: Vectors = None,
-    label: Label = None,
-    split: Split = None,
-    group: Group = None,
-    set_: Settings = None,
     features: Annotated[Path | None, typer.Option(help="A folder that keeps encoded features.")] = None,
     read: Annotated[Path | None, typer.Option(help="Folder of the set that is only read, such as COD10K.")] = None,
     reuse: Annotated[
         list[Path] | None, typer.Option(help="A study's folder to take equal runs from; repeatable.")
     ] = None,
     retry_failed: Annotated[bool, typer.Option(help="Begin runs that failed anew.")] = False,
-    on: Annotated[str, typer.Option(help=f"{', '.join(NAMES)}: in this process, in several, on Ray.")] = NAMES[0],
+    on: Annotated[str, typer.Option(help="serial, local, ray: in this process, in several, on Ray.")] = "serial",
     workers: Annotated[
         int | None, typer.Option(help="Runs at the same time; what there is room for unless given.", min=1)
     ] = None,
@@ -90,42 +87,105 @@ def run(
         bool, typer.Option(help="Let machines beyond this one take part: Ray sends them code and data as pickles.")
     ] = False,
     memory: Annotated[float | None, typer.Option(help="GB that a run needs; estimated unless given.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Of torch in each worker, with --on local; the cores shared out.", min=1)
+    ] = None,
+    cpus: Annotated[int | None, typer.Option(help="Of each run, with --on ray; 1 unless given.", min=1)] = None,
+    gpus: Annotated[float | None, typer.Option(help="Of each run, with --on ray, also 0.5; none unless given.")] = None,
     debug: Debug = False,
 ) -> None:
     """Run a study, or go on with it: the same command resumes what was interrupted."""
     with errors_in_words(debug, hint=f"go on with: {_same_command(name, out)}"):
-        _check_outset(data, root, [out or Path("studies"), *([] if features is None else [features])], reuse or ())
+        from meq.studies.build import places_of
+        from meq.studies.recipes import make_study
+        from meq.studies.runner import choose_executor, run_study
+        from meq.studies.tables import tables_text
+        from meq.studies.untrained import UNTRAINED, run_untrained
+
+        check_data(data, root)
+        for place in (out or Path("studies"), features):
+            if place is not None:
+                check_folder(place, "the study's files go to")
+        for folder in reuse or ():
+            check_there(folder, "study to --reuse")
         if on == "ray":
             require("ray", "--on ray")
         if name in UNTRAINED:
             print(run_untrained(name, out, quick=quick), end="")
             return
-        asked = None
-        if data is not None:
-            asked = request(data, None, (image, text, audio, vector), (label, split, group), set_)
+        given = by_part(request.options, ["train", "model"])
+        asked = None if data is None else replace(request, root=None, options=given.pop("data", {}))
         study = make_study(name, asked, quick=quick, seeds=seed, rates=rates)
+        study = _changed(study, train=given.get("train", {}), model=given.get("model", {}))
         folder = out or Path("studies") / study.name
         places = places_of(asked, root, store=features, read=read)
-        executor = choose_executor(on, workers=workers, address=address, memory=memory, trusted=trust_cluster)
+        executor = choose_executor(
+            on,
+            workers=workers,
+            memory=memory,
+            threads=threads,
+            cpus=cpus,
+            gpus=gpus,
+            address=address,
+            trusted=trust_cluster,
+        )
         records = run_study(study, folder, places=places, on=executor, reuse=reuse or (), retry_failed=retry_failed)
         print(tables_text(study, folder))
         print(f"study: {folder}")
         raise typer.Exit(int(any(record.error is not None for record in records)))
 
 
-def _check_outset(data: str | None, root: Path | None, places: Sequence[Path], reuse: Sequence[Path]) -> None:
-    """What can be wrong with files and folders, before anything is read."""
-    check_data(data, root)
-    for place in places:
-        check_folder(place, "the study's files go to")
-    for folder in reuse:
-        check_there(folder, "study to --reuse")
+def _changed(study: Study, *, train: Mapping[str, Any], model: Mapping[str, Any]) -> Study:
+    """The study with other training options, and with other options of those models that have them."""
+    known = {name for arm in study.arms for name in ARMS[arm.model].options} if model else set()
+    for name in model:
+        if name not in known:
+            raise ValueError(f"no model of the study {study.name!r} has an option {name!r}: {nearest(name, known)}")
+    for name in train:
+        if name in OWN:
+            raise ValueError(f"{name} of a study cannot be set: seeds are given with --seed, and there are no trackers")
+    arms = []
+    for arm in study.arms:
+        own = {name: value for name, value in model.items() if name in ARMS[arm.model].options} if model else {}
+        kept = {name: value for name, value in arm.train.items() if name not in train}
+        arms.append(replace(arm, options={**arm.options, **own}, train=kept))
+    return replace(study, train=replace(study.train, **train), arms=tuple(arms))
+
+
+@study_app.command()
+def work(
+    folder: Folder,
+    data: Annotated[str | None, typer.Argument(help="The table that the study runs on, if it runs on one.")] = None,
+    root: Root = None,
+    features: Annotated[Path | None, typer.Option(help="A folder that keeps encoded features.")] = None,
+    read: Annotated[Path | None, typer.Option(help="Folder of the set that is only read, such as COD10K.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Of torch; as many as it takes unless given.", min=1)] = None,
+    debug: Debug = False,
+) -> None:
+    """Help with a study that was begun: make runs that nobody else makes, on any machine that shares its folder."""
+    again = shlex.join(["meq", "study", "work", str(folder)])
+    with errors_in_words(debug, hint=f"go on with: {again}, and the same options"):
+        from meq.studies.build import Places
+        from meq.studies.runner import work_on_study
+
+        check_data(data, root)
+        if threads is not None:
+            import torch
+
+            torch.set_num_threads(threads)
+        table = data is not None and is_table(data)
+        places = Places(
+            data=Path(str(data)) if table else root, files=root if table else None, store=features, read=read
+        )
+        records = work_on_study(folder, places=places)
+        print(tables.as_text(status_table(folder, read_study(folder))), end="")
+        raise typer.Exit(int(any(record.error is not None for record in records)))
 
 
 def _same_command(name: str, out: Path | None) -> str:
     """What was typed, where that is known."""
-    if Path(sys.argv[0]).stem in ("meq", "__main__"):
-        return shlex.join(["meq", *sys.argv[1:]])
+    if typed := typed_command():
+        return shlex.join(["meq", *typed])
     return f"meq study run {name}" + (f" --out {out}" if out else "") + ", and the same options"
 
 
@@ -134,7 +194,7 @@ def status(folder: Folder, as_json: AsJson = False, debug: Debug = False) -> Non
     """How far a study has come."""
     with errors_in_words(debug):
         table = status_table(folder, read_study(folder))
-        print(table_json(table) if as_json else as_text(table), end="")
+        print(tables.as_json(table) if as_json else tables.as_text(table), end="")
 
 
 @study_app.command()
@@ -147,6 +207,8 @@ def table(
 ) -> None:
     """Print a study's tables, made from its records."""
     with errors_in_words(debug):
+        from meq.studies.tables import tables_text
+
         print(tables_text(read_study(folder), folder, names=only or (), form=form, paper=paper), end="")
 
 
@@ -159,6 +221,67 @@ def verify(
 ) -> None:
     """Rehash every file, recompute every metric, rebuild every table; exit with 1 if anything differs."""
     with errors_in_words(debug):
+        from meq.studies.verify import verify as verify_folder
+
         found = verify_folder(folder, require_checkpoints=require_checkpoints)
-        print(dumps(found) if as_json else verification_text(folder, found), end="")
+        print(dumps(found) if as_json else _verification_text(folder, found), end="")
         raise typer.Exit(0 if found.ok else 1)
+
+
+def _verification_text(folder: Path, found: Verification) -> str:
+    """Faults first; what could not be verified is said as well."""
+    lines = [f"FAULT  {fault.file}: {fault.message}" for fault in found.faults]
+    lines += [f"unverified  {name}: not there" for name in found.unverified]
+    lines += [f"note  {note}" for note in found.notes]
+    checked = f"{found.hashes} files rehashed, {found.metrics} metrics recomputed, {found.tables} tables rebuilt"
+    verdict = f"{folder} verifies" if found.ok else f"{folder} does NOT verify: {len(found.faults)} faults"
+    return "\n".join([*lines, f"{verdict}; {checked}"]) + "\n"
+
+
+SHOWN = ("test-accuracy", "answers-by-kind", "steps-meq")
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Where to: the same command goes on with what is there.")] = Path(
+        "studies/demo"
+    ),
+    debug: Debug = False,
+) -> None:
+    """Train the equilibrium and two baselines of its size on generated pictures and statements; then report.
+
+    About five minutes on two cores. Nothing is downloaded.
+    """
+    console = Console()
+    with errors_in_words(debug, hint="the same command goes on from there"):
+        require("matplotlib", "the report at the end")
+        from meq.data.request import open_data
+        from meq.runs.analyze import AnalysisOptions, analyze_run
+        from meq.runs.load import load_run
+        from meq.runs.own_data import ReadOptions
+        from meq.studies.recipes import make_study
+        from meq.studies.runner import run_study
+        from meq.studies.tables import tables_text
+        from meq.viz.report import write_report
+        from meq.viz.sheet import save_sheet
+
+        check_folder(out, "--out")
+        study = make_study("demo", "scenes", quick=True)
+        console.print(
+            f"Pictures of coloured shapes, some camouflaged, some covered, and statements that are true of them, false "
+            f"or open. Three answers, so chance is one third. {len(study.arms)} arms of the same size are trained, one "
+            "seed each, so that no comparison is made: that is what `meq study run main` is for.",
+            highlight=False,
+        )
+        run_study(study, out, console=Console(stderr=True))
+        drawn = out.with_name(f"{out.name}-scenes.png")
+        scenes = open_data("scenes")
+        save_sheet(scenes, list(scenes.splits["train"][:12]), drawn)
+        run = out / run_place(study.reference, study.seeds[0])
+        with Bars(Console(stderr=True), shown=True) as bars:
+            options, reading = AnalysisOptions(split="test"), ReadOptions(progress=bars)
+            found = analyze_run(load_run(run), options=options, reading=reading)
+        with looked_at(out) as looks:
+            report = write_report(out, looks=looks)
+        print(tables_text(study, out, names=SHOWN))
+        print(found.diagnosis)
+        print(f"\nthe data, drawn: {drawn}\nthe model: {run}\nthe report: {report.resolve()}\nnext: meq app {run}")

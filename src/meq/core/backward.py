@@ -19,10 +19,10 @@ from torch.utils.checkpoint import checkpoint
 
 from meq.core.iteration import Problem, Trace, Watch, iterate
 from meq.core.operator import Inputs, evaluate
-from meq.core.options import checked_options, tolerance, whole_number, wrong_object
 from meq.core.solution import Adjoint, Stop
 from meq.core.solvers import Anderson, Solver, check_solver
 from meq.core.state import State, detach, put_rows, take_rows
+from meq.options import checked_options, tolerance, whole_number, wrong_object
 
 
 class Backward(ABC):

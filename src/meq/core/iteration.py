@@ -40,7 +40,7 @@ from meq.core.state import (
 LARGE = 1e15
 """Norms beyond this are on their way to squares that overflow."""
 TOLERANCE = 1e-3
-"""The residual at which a sample settles, unless somebody asks for another one."""
+"""The residual at which a sample settles, unless another one is asked for."""
 Watch = Callable[[int, State], None]
 
 
@@ -61,7 +61,7 @@ class Problem:
         """z(0), checked. Under autocast a state is at least float32: the map may be rough, the sum of moves may not."""
         try:
             state = self.operator.start(self.inputs)
-        except RuntimeError:  # what torch says of two devices names neither the input nor the way out
+        except RuntimeError:  # what torch says of two devices names neither the input nor what to do
             check_devices(self.inputs)
             raise
         check_start(state)
@@ -73,8 +73,8 @@ class Problem:
         return state
 
     def _check_tolerance(self, state: State) -> None:
-        """Warn about a tolerance that rounding alone keeps out of reach. The default is nobody's wish: in bfloat16 it
-        may go unreached, and the samples are told so by their reason for stopping."""
+        """Warn about a tolerance that rounding alone keeps out of reach. Not about the default, which nobody
+        chose: in bfloat16 it may go unreached, and the reason for stopping says so."""
         if torch.compiler.is_compiling() or self.tol == TOLERANCE:
             return
         for name, z in state.items():
@@ -269,14 +269,14 @@ class Ledger:
         return {name: size_of(x, self.problem.masks.get(name)) for name, x in state.items()}
 
     def _unremarkable(self, gap: State, size: State) -> bool:
-        """Is everything finite, as far as the norms tell, and nobody settled?"""
+        """Is everything finite, as far as the norms tell, and no sample settled?"""
         total = torch.stack([*gap.values(), *size.values()]).sum()
         if self.problem.tol == 0:
             return math.isfinite(total)
         return bool(torch.isfinite(total) & ~self._within(gap).any())
 
     def _within(self, gap: State) -> Bool[Tensor, " B"]:
-        """Is every modality at or below the tolerance? With tol = 0 nobody settles: the budget is the answer."""
+        """Is every modality at or below the tolerance? With tol = 0 no sample settles: all steps are taken."""
         if self.problem.tol == 0:
             return torch.zeros_like(self.active)
         tol, sizes = self.problem.tol, self.sizes[-1]

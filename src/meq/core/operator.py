@@ -1,14 +1,16 @@
-"""The map T over named states whose fixed point is sought."""
+"""The map T over named states whose fixed point is sought, and how a model is held still while it is measured."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from meq.core.options import nearest
 from meq.core.state import State, under_autocast
+from meq.options import nearest
 
 Inputs = Any
 """A tensor, or dicts, lists and tuples of tensors, every one batch-first."""
@@ -27,6 +29,26 @@ class Operator(nn.Module):
     @abstractmethod
     def forward(self, state: State, inputs: Inputs) -> State:
         """T(z): the same modalities with the same shapes, every one computed from the old state."""
+
+
+@runtime_checkable
+class HasModules(Protocol):
+    """A module, as far as its parts are asked for."""
+
+    def modules(self) -> Iterator[nn.Module]: ...
+
+
+@contextmanager
+def held_still(*models: HasModules) -> Iterator[None]:
+    """Eval mode, so dropout is off, while measuring; afterwards, after errors too, every part is in its own mode."""
+    modes = {module: module.training for model in models for module in model.modules()}
+    try:
+        for module in modes:
+            module.training = False
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 def evaluate(operator: Any, state: State, inputs: Inputs) -> State:

@@ -126,7 +126,7 @@ def relative(gap: Tensor, size: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _without_graph(solver: Any) -> Any:
-    """A solver with a learned step holds a tensor of somebody's graph."""
+    """A solver with a learned step holds a tensor of a model's graph."""
     fields = vars(solver).items() if is_dataclass(solver) else ()
     learned = {name: value.detach() for name, value in fields if isinstance(value, Tensor)}
     return replace(solver, **learned) if learned else solver

@@ -10,10 +10,10 @@ import torch
 from meq.core.backward import Backward, Unrolled, check_backward
 from meq.core.iteration import TOLERANCE, Problem, Trace, Watch
 from meq.core.operator import Inputs, Operator
-from meq.core.options import checked_options, nearest, tolerance, whole_number
 from meq.core.solution import Solution, Stop
 from meq.core.solvers import Damped, Solver, check_solver
 from meq.core.state import NO_MASKS, Masks, State
+from meq.options import checked_options, nearest, tolerance, whole_number
 
 Trajectory = Literal["all"] | Iterable[int] | Callable[[int, State], None]
 

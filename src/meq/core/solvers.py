@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from meq.core.options import checked_options, real_number, whole_number, wrong_object
 from meq.core.state import Masks, State, difference, dots, large_norm, magnitude, norm, per_sample, working_dtype
+from meq.options import checked_options, real_number, whole_number, wrong_object
 
 Memory = Any
 Unit = Tensor | None

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from meq.core.options import nearest
+from meq.options import nearest
 
 State = dict[str, Tensor]
 Masks = Mapping[str, Tensor]
@@ -105,6 +105,24 @@ def choose(rows: Bool[Tensor, " B"], new: State, old: State) -> State:
 def per_sample(values: Tensor, like: Tensor) -> Tensor:
     """Append axes of length one, so that values per sample (or per token) broadcast over `like`."""
     return values.reshape(values.shape + (1,) * (like.ndim - values.ndim))
+
+
+def token_mask(mask: Tensor | None, tokens: Tensor) -> Bool[Tensor, "*axes"]:
+    """Which tokens are real, in the shape of the tokens without their width; the mask is per token or per sample."""
+    shape = tokens.shape[:-1]
+    if mask is None:
+        return torch.ones(shape, dtype=torch.bool, device=tokens.device)
+    if mask.ndim > len(shape):  # of a vector, which is one token
+        return mask.reshape(shape)
+    return mask if mask.ndim == len(shape) else mask.reshape(mask.shape + (1,) * (len(shape) - mask.ndim)).expand(shape)
+
+
+def count_entries(x: Tensor, mask: Tensor | None) -> Float[Tensor, " B"]:
+    """How many real entries each sample has; 0 where it lacks the modality."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    if mask is None:
+        return torch.full(x.shape[:1], x.shape[1:].numel(), dtype=dtype, device=x.device)
+    return mask.reshape(len(x), -1).sum(1).to(dtype) * x.shape[mask.ndim :].numel()
 
 
 def take_rows(tree: Any, rows: Int[Tensor, " R"]) -> Any:

@@ -6,17 +6,18 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from meq.data.content import Content, Picture, PictureFile, Regions, SoundFile
-from meq.data.contract import DataSet, Example
+from meq.data.content import Content, MaskFile, Picture, PictureFile, Regions, SoundFile
+from meq.data.contract import DataSet, Example, Rows
 from meq.data.findings import DataError, Finding, Findings
-from meq.data.masks import MaskFile, picture_size
 from meq.data.request import DataRequest
-from meq.foreign import printable, shown
+from meq.errors import printable, shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PLACES = 3
 """How many places of each kind of problem are shown."""
@@ -90,7 +91,7 @@ def inspect_data(request: DataRequest, *, decode: bool = True) -> Inspection:
     One example at a time: each distinct picture or sound is decoded once (or its head read, without `decode`) and let
     go. A folder that cannot be read at all is a DataError.
     """
-    findings = _FirstPlaces("skip")
+    findings = Findings("skip", keep_each=PLACES)
     data = request.open(findings)
     walk = _Walk(data=data, findings=findings, decode=decode)
     splits = {split: walk.count(split) for split in data.splits}
@@ -102,29 +103,15 @@ def inspect_data(request: DataRequest, *, decode: bool = True) -> Inspection:
             for each, modality in data.modalities.items()
         },
         splits=splits,
-        pictures=len(walk.seen),
+        pictures=len(walk.seen["picture"]),
         decoded=decode,
         absent=tuple(findings.absent),
-        problems=_problems(findings),
+        problems=tuple(
+            Problem(kind=kind, count=count, places=tuple(each for each in findings if each.kind == kind))
+            for kind, count in findings.counts.most_common()
+        ),
         facts=data.facts,
-        sounds=len(walk.heard),
-    )
-
-
-class _FirstPlaces(Findings):
-    """Findings that keep the first few of every kind, so that a frequent kind does not crowd out a rare one."""
-
-    def report(self, kind: str, message: str, *, file: Path | str, line: int | None = None) -> None:
-        if self.counts[kind] < PLACES:
-            super().report(kind, message, file=file, line=line)
-        else:
-            self.counts[kind] += 1
-
-
-def _problems(findings: Findings) -> tuple[Problem, ...]:
-    return tuple(
-        Problem(kind=kind, count=count, places=tuple(each for each in findings if each.kind == kind))
-        for kind, count in findings.counts.most_common()
+        sounds=len(walk.seen["sound"]),
     )
 
 
@@ -135,18 +122,18 @@ class _Walk:
     data: DataSet
     findings: Findings
     decode: bool
-    seen: set[str] = field(default_factory=set)
-    heard: set[str] = field(default_factory=set)
+    seen: dict[str, set[str]] = field(default_factory=lambda: {"picture": set(), "sound": set(), "mask": set()})
+    """Names of the files that were opened, each once, by what they are."""
     broken: set[str] = field(default_factory=set)
-    masks: set[str] = field(default_factory=set)
 
     def count(self, split: str) -> SplitCount:
         labels: Counter[str] = Counter()
         without: Counter[str] = Counter()
-        scores: list[float] = []
+        scores: tuple[float, float] | None = None
         ids: set[str] = set()
         unlabelled = 0
-        for example in self.data.splits[split]:
+        examples = self.data.splits[split]
+        for example in examples.plain() if isinstance(examples, Rows) else examples:  # without torch where possible
             place = f"{split}, example {example.id!r}"
             if example.id in ids:
                 self.findings.report("duplicate id", "the id was used before", file=place)
@@ -156,21 +143,19 @@ class _Walk:
             if example.target is None:
                 unlabelled += 1
             elif self.data.head == "score":
-                scores = _widened(scores, float(example.target))
+                score = float(example.target)
+                scores = (min(score, scores[0]), max(score, scores[1])) if scores else (score, score)
             else:
                 labels[self._label(example.target, place)] += 1
+        own = self.data.labels if len(self.data.labels) <= LABELS else ()
         return SplitCount(
-            examples=len(self.data.splits[split]),
-            labels=self._in_order(labels),
+            examples=len(examples),
+            # in the set's own order where all can be shown, otherwise the most frequent first
+            labels={label: labels[label] for label in own if label in labels} | dict(labels.most_common()),
             unlabelled=unlabelled,
             without=dict(without),
-            scores=(scores[0], scores[1]) if scores else None,
+            scores=scores,
         )
-
-    def _in_order(self, labels: Counter[str]) -> dict[str, int]:
-        """In the set's own order where all can be shown, otherwise the most frequent first."""
-        own = self.data.labels if len(self.data.labels) <= LABELS else []
-        return {label: labels[label] for label in own if label in labels} | dict(labels.most_common())
 
     def _label(self, target: Tensor, place: str) -> str:
         """The label's name; of soft labels, the strongest one's."""
@@ -185,41 +170,33 @@ class _Walk:
         return self.data.labels[number]
 
     def _look(self, example: Example, place: str) -> None:
-        for name, content in example.content.items():
-            for part in _parts(content):
-                self._look_at(part, name, place)
+        for name, part in ((name, part) for name, content in example.content.items() for part in _parts(content)):
+            if isinstance(part, str):
+                if not part.strip():
+                    self.findings.report("empty text", f"{name!r} is empty", file=place)
+            elif isinstance(part, Picture | SoundFile):
+                self._open("picture" if isinstance(part, Picture) else "sound", part)
+            elif bad := int((~(np.isfinite(part) if isinstance(part, np.ndarray) else part.isfinite())).sum()):
+                self.findings.report("not finite", f"{name!r} holds {bad} values that are not finite", file=place)
         for fact in example.facts.values():
-            if self.decode and isinstance(fact, MaskFile) and str(fact) not in self.masks:
-                self.masks.add(str(fact))
-                if str(fact.picture) not in self.broken:  # a mask is measured against its picture
-                    self._try("broken mask", fact)
+            # a mask is measured against its picture
+            if self.decode and isinstance(fact, MaskFile) and str(fact.picture) not in self.broken:
+                self._open("mask", fact)
 
-    def _look_at(self, part: Tensor | str | Picture | SoundFile, name: str, place: str) -> None:
-        if isinstance(part, str):
-            if not part.strip():
-                self.findings.report("empty text", f"{name!r} is empty", file=place)
-        elif isinstance(part, Picture):
-            if str(part) not in self.seen:
-                self.seen.add(str(part))
-                self._try("broken picture", part)
-        elif isinstance(part, SoundFile):
-            if str(part) not in self.heard:
-                self.heard.add(str(part))
-                self._try("broken sound", part)
-        elif bad := int((~torch.isfinite(part)).sum()):
-            self.findings.report("not finite", f"{name!r} holds {bad} values that are not finite", file=place)
-
-    def _try(self, kind: str, file: Picture | MaskFile | SoundFile) -> None:
+    def _open(self, what: str, file: Picture | MaskFile | SoundFile) -> None:
+        if str(file) in self.seen[what]:
+            return
+        self.seen[what].add(str(file))
         try:
             if self.decode:
                 file.open()
             elif isinstance(file, PictureFile):
-                picture_size(file)
+                file.size()
             elif isinstance(file, SoundFile):
                 file.seconds()
         except DataError as error:
             self.broken.add(str(file))
-            self.findings.report(kind, str(error).removeprefix(f"{file}: "), file=str(file))
+            self.findings.report(f"broken {what}", str(error).removeprefix(f"{file}: "), file=str(file))
 
 
 def _parts(content: Content) -> Iterator[Tensor | str | Picture | SoundFile]:
@@ -228,10 +205,6 @@ def _parts(content: Content) -> Iterator[Tensor | str | Picture | SoundFile]:
             yield from _parts(choice)
     else:
         yield content.picture if isinstance(content, Regions) else content
-
-
-def _widened(scores: list[float], score: float) -> list[float]:
-    return [min([score, *scores]), max([score, *scores])]
 
 
 def _page(found: Inspection) -> Iterator[str]:
@@ -255,7 +228,16 @@ def _page(found: Inspection) -> Iterator[str]:
         yield from (f"      {place}" for place in problem.places)
         if problem.count > len(problem.places):
             yield f"      and {problem.count - len(problem.places):,} more"
-    yield _closing(found)
+    if found.problems:
+        count = sum(problem.count for problem in found.problems)
+        problems = "1 problem" if count == 1 else f"{count:,} problems"
+        yield f"{problems}; rows with problems are left out with --skip-bad."
+    elif not found.ok:
+        yield "There is nothing in it."
+    elif all(kind.startswith("features") for kind in found.modalities.values()):
+        yield "Ready to train: nothing has to be encoded."
+    else:
+        yield "Ready to encode."
 
 
 def _facts(facts: Mapping[str, Any]) -> Iterator[str]:
@@ -281,14 +263,3 @@ def _labels(split: SplitCount) -> str:
     if split.unlabelled:
         told.append(f"unlabelled: {split.unlabelled:,}")
     return ", ".join(told)
-
-
-def _closing(found: Inspection) -> str:
-    if found.problems:
-        count = sum(problem.count for problem in found.problems)
-        problems = "1 problem" if count == 1 else f"{count:,} problems"
-        return f"{problems}; rows with problems are left out with --skip-bad."
-    if not found.ok:
-        return "There is nothing in it."
-    raw = [kind for kind in found.modalities.values() if not kind.startswith("features")]
-    return "Ready to encode." if raw else "Ready to train: nothing has to be encoded."

@@ -15,25 +15,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from meq.core.options import checked_options, nearest
-from meq.data.content import PictureFile, PictureFolder
-from meq.data.contract import IMAGE, TEXT, DataSet, Example, Rows
-from meq.data.findings import DataError, Findings
-from meq.data.masks import MaskFile
+from meq.data.content import MaskFile, PictureFile, Tree
+from meq.data.contract import IMAGE, TEXT, DataSet, Example, Rows, plain_example
+from meq.data.findings import DataError, Findings, check_choice
 from meq.data.metrics import ACCURACY
-from meq.data.splitting import split_by_fractions
+from meq.data.splitting import check_held_out, split_by_fractions
+from meq.options import checked_options
 
 LABELS = ("contradiction", "entailment")
 UNNAMED = "Other"
 """The class of animals that have no class: no caption can name them, and they are left out."""
 LAYOUTS = ("v3", "sinet")
 FORM = "COD10K-CAM-<n>-<Group>-<n>-<Name>-<n>.jpg"
+STEM = re.compile(r"COD10K-CAM-\d+-(?P<group>[A-Za-z]+)-\d+-(?P<name>[A-Za-z]+)-\d+")
+"""Of a picture with an animal; the NonCAM pictures, for one, are called otherwise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Hidden:
+class _Animal:
     """One picture: what is hidden in it, and where."""
 
     stem: str
@@ -45,7 +44,7 @@ class _Hidden:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Caption:
-    hidden: _Hidden
+    hidden: _Animal
     name: str
     matched: bool
 
@@ -69,8 +68,7 @@ def cod10k(
     The paper names no split. Here train and dev are the official training pictures, test the official test pictures.
     """
     findings = Findings() if findings is None else findings
-    if not 0 <= dev < 1:
-        raise DataError(f"cod10k: dev is the share of training pictures to hold out, from 0 to below 1; got {dev}")
+    check_held_out("cod10k", dev)
     layout = _detected(root) if layout is None else layout
     left_out: Counter[str] = Counter()
     found = {
@@ -79,10 +77,15 @@ def cod10k(
     }
     for listing in sorted((root / "Info").glob("NonCAM_*.txt")):
         left_out["pictures in which nothing hides (NonCAM)"] += len(_names(listing))
-    captions = {
-        name: _captions(part, name, seed=seed, findings=findings)
-        for name, part in _with_dev(found, dev, seed, findings).items()
-    }
+    train = found.get("train", [])
+    homes = ["train"] * len(train)
+    if 0 < round(dev * len(train)) < len(train):
+        homes = split_by_fractions([each.stem for each in train], {"train": 1 - dev, "dev": dev}, seed=seed)
+    elif dev:
+        findings.absent.append(f"the split dev: {dev:g} of {len(train)} training pictures is none")
+    parts = {name: [each for each, home in zip(train, homes, strict=True) if home == name] for name in ("train", "dev")}
+    parts["test"] = found.get("test", [])
+    captions = {name: _captions(part, name, seed=seed, findings=findings) for name, part in parts.items()}
     return DataSet(
         name="cod10k",
         splits={name: Rows(rows, _example) for name, rows in captions.items() if rows},
@@ -114,12 +117,16 @@ def _detected(root: Path) -> str:
 
 def _sources(root: Path, layout: str, findings: Findings) -> list[_Source]:
     """The official splits that are there."""
-    if layout not in LAYOUTS:
-        raise DataError(f"cod10k has no layout {layout!r}: {nearest(layout, LAYOUTS)}")
-    if layout == "v3":
-        candidates = [_v3(root, "train", "Train"), _v3(root, "test", "Test")]
-    else:
-        candidates = [_sinet(root / "TrainDataset", "train"), _sinet(root / "TestDataset", "test")]
+    check_choice("cod10k: layout", layout, LAYOUTS)
+    candidates = []
+    for split, part in (("train", "Train"), ("test", "Test")):
+        if layout == "v3":
+            folder, names = root / part, ("Image", "GT_Object")
+            listing = root / "Info" / f"CAM_{split}.txt"
+        else:  # training pictures lie together with another set's, test pictures in a folder of their own
+            folder, names, listing = root / f"{part}Dataset", ("Imgs", "GT"), None
+            folder = folder / "COD10K" if (folder / "COD10K").is_dir() or split == "test" else folder
+        candidates.append(_Source(split=split, pictures=folder / names[0], masks=folder / names[1], listing=listing))
     there = [source for source in candidates if source.pictures.is_dir()]
     findings.absent.extend(
         f"the split {each.split}: no folder {each.pictures.relative_to(root)}"
@@ -131,25 +138,14 @@ def _sources(root: Path, layout: str, findings: Findings) -> list[_Source]:
     return there
 
 
-def _v3(root: Path, split: str, folder: str) -> _Source:
-    listing = root / "Info" / f"CAM_{split}.txt"
-    return _Source(split=split, pictures=root / folder / "Image", masks=root / folder / "GT_Object", listing=listing)
-
-
-def _sinet(folder: Path, split: str) -> _Source:
-    """Training pictures lie together with another set's, test pictures in a folder of their own."""
-    inner = folder / "COD10K" if (folder / "COD10K").is_dir() or split == "test" else folder
-    return _Source(split=split, pictures=inner / "Imgs", masks=inner / "GT", listing=None)
-
-
-def _read(source: _Source, root: Path, *, findings: Findings, left_out: Counter[str]) -> list[_Hidden]:
+def _read(source: _Source, root: Path, *, findings: Findings, left_out: Counter[str]) -> list[_Animal]:
     """The pictures of one official split that have a named animal in them."""
-    pictures, masks = PictureFolder(source.pictures, root), PictureFolder(source.masks, root)
+    pictures, masks = Tree(source.pictures, root), Tree(source.masks, root)
     seen: set[str] = set()
     kept = []
     for name, place in _listed(source, pictures, findings):
         stem = Path(name).stem
-        parsed = _parsed(stem)
+        parsed = STEM.fullmatch(stem)
         if parsed is None:
             if "line" in place:
                 findings.report("wrong name", f"{name!r} is not of the form {FORM}", **place)
@@ -157,24 +153,33 @@ def _read(source: _Source, root: Path, *, findings: Findings, left_out: Counter[
                 left_out["other pictures in the folders"] += 1
         elif stem in seen:
             findings.report("duplicate id", f"{name!r} is listed twice", **place)
-        elif parsed[1] == UNNAMED:
+        elif parsed["name"] == UNNAMED:
             left_out["animal without a name"] += 1
-        elif (picture := pictures.picture(name)) is None:
+        elif name not in pictures.names():
             findings.report("missing picture", f"{source.pictures.relative_to(root) / name} is missing", **place)
         else:
-            mask = _mask(stem, picture, masks)
-            kept.append(_Hidden(stem=stem, group=parsed[0], name=in_words(parsed[1]), picture=picture, mask=mask))
+            picture, mask = pictures.picture(name), None
+            if f"{stem}.png" in masks.names():
+                mask = MaskFile(source.masks / f"{stem}.png", root, picture)
+            kept.append(
+                _Animal(stem=stem, group=parsed["group"], name=in_words(parsed["name"]), picture=picture, mask=mask)
+            )
         seen.add(stem)
-    _note_masks(kept, source, root, findings)
+    bare = [each.stem for each in kept if each.mask is None]
+    if bare:  # masks are for grounding: a picture without one is as good for training
+        folder = source.masks.relative_to(root)
+        findings.absent.append(
+            f"masks of {len(bare)} of {len(kept)} {source.split} pictures; the first is {folder}/{bare[0]}.png"
+        )
     return kept
 
 
-def _listed(source: _Source, pictures: PictureFolder, findings: Findings) -> list[tuple[str, dict[str, Any]]]:
+def _listed(source: _Source, pictures: Tree, findings: Findings) -> list[tuple[str, dict[str, Any]]]:
     """File names and where each was read, for an error."""
     if source.listing is None or not source.listing.exists():
         if source.listing is not None:
             findings.absent.append(f"{source.listing}: the folder is taken as it is")
-        return [(name, {"file": source.pictures}) for name in sorted(pictures.names)]
+        return [(name, {"file": source.pictures}) for name in sorted(pictures.names())]
     return [(name, {"file": source.listing, "line": number}) for number, name in _names(source.listing)]
 
 
@@ -184,43 +189,7 @@ def _names(listing: Path) -> list[tuple[int, str]]:
     return [(number, re.sub(r"\s+[01]$", "", line.strip())) for number, line in enumerate(lines, 1) if line.strip()]
 
 
-def _parsed(stem: str) -> tuple[str, str] | None:
-    """Group and name of the animal; None for a picture without one, such as the NonCAM pictures."""
-    match = re.fullmatch(r"COD10K-CAM-\d+-([A-Za-z]+)-\d+-([A-Za-z]+)-\d+", stem)
-    return (match[1], match[2]) if match else None
-
-
-def _mask(stem: str, picture: PictureFile, masks: PictureFolder) -> MaskFile | None:
-    file = masks.picture(f"{stem}.png")
-    return None if file is None else MaskFile(file.path, file.root, picture)
-
-
-def _note_masks(kept: Sequence[_Hidden], source: _Source, root: Path, findings: Findings) -> None:
-    """Masks are for grounding; a picture without one is as good for training."""
-    bare = [each.stem for each in kept if each.mask is None]
-    if bare:
-        folder = source.masks.relative_to(root)
-        findings.absent.append(
-            f"masks of {len(bare)} of {len(kept)} {source.split} pictures; the first is {folder}/{bare[0]}.png"
-        )
-
-
-def _with_dev(found: dict[str, list[_Hidden]], dev: float, seed: int, findings: Findings) -> dict[str, list[_Hidden]]:
-    """Training pictures divided; what was in order stays in order."""
-    train = found.get("train", [])
-    if 0 < round(dev * len(train)) < len(train):
-        homes = split_by_fractions([each.stem for each in train], {"train": 1 - dev, "dev": dev}, seed=seed)
-    else:
-        homes = ["train"] * len(train)
-        if dev:
-            findings.absent.append(f"the split dev: {dev:g} of {len(train)} training pictures is none")
-    divided = {
-        name: [each for each, home in zip(train, homes, strict=True) if home == name] for name in ("train", "dev")
-    }
-    return {**divided, "test": found.get("test", [])}
-
-
-def _captions(pictures: Sequence[_Hidden], split: str, *, seed: int, findings: Findings) -> list[_Caption]:
+def _captions(pictures: Sequence[_Animal], split: str, *, seed: int, findings: Findings) -> list[_Caption]:
     """Two captions per picture, side by side."""
     pictures = _without_surplus(pictures, split, findings)
     wrong = permuted_names([each.name for each in pictures], random.Random(f"cod10k {split} {seed}"))
@@ -231,7 +200,7 @@ def _captions(pictures: Sequence[_Hidden], split: str, *, seed: int, findings: F
     ]
 
 
-def _without_surplus(pictures: Sequence[_Hidden], split: str, findings: Findings) -> list[_Hidden]:
+def _without_surplus(pictures: Sequence[_Animal], split: str, findings: Findings) -> list[_Animal]:
     """The pictures, as long as no animal is in more than half of them: its wrong captions need other animals' names."""
     kept = list(pictures)
     while kept:
@@ -281,9 +250,9 @@ def caption(name: str) -> str:
 def _example(row: _Caption) -> Example:
     hidden = row.hidden
     facts = {"name": row.name, "hidden": hidden.name, "group": hidden.group, "picture": hidden.picture.path.name}
-    return Example(
+    return plain_example(
         id=f"{hidden.stem}/{'matched' if row.matched else 'mismatched'}",
         content={"image": hidden.picture, "text": caption(row.name)},
-        target=torch.tensor(LABELS.index("entailment" if row.matched else "contradiction")),
+        target=LABELS.index("entailment" if row.matched else "contradiction"),
         facts=facts if hidden.mask is None else {**facts, "mask": hidden.mask},
     )

@@ -1,26 +1,31 @@
-"""What an example holds before it is encoded: pictures and sounds that are opened when needed, regions, texts."""
+"""What an example holds before it is encoded: pictures, masks and sounds that are opened when needed, regions, texts.
+
+And the folders they lie in: a path that a data file names never leaves its folder, and each folder is listed once, so
+that asking whether a file exists does not touch the disk.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 from PIL import Image
-from torch import Tensor
 
-from meq.data.findings import DataError
-from meq.data.pictures import MAX_PICTURE_BYTES, open_picture, open_scaled
-from meq.data.pictures import MAX_PIXELS as MAX_PIXELS  # said here too, to those who only know contents
-from meq.data.pictures import PICTURE_FORMATS as PICTURE_FORMATS
-from meq.data.regular_files import sha256_of
-from meq.data.wav import MAX_WAV_BYTES, WavError, read_head, read_wav
+from meq.data.files import BadRowError, sha256_of
+from meq.data.findings import DataError, Findings
+from meq.data.pictures import MAX_PICTURE_BYTES, open_picture, open_scaled, size_of_picture
+from meq.data.sound import MAX_WAV_BYTES, WavError, read_head, read_wav
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Size = tuple[int, int]
 
@@ -52,12 +57,47 @@ class Picture(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class PictureFile(Picture):
-    """A picture on disk, below the folder of its data set."""
+class _FileBelow:
+    """A file below the folder of its data set."""
 
     path: Path
     root: Path
     """Nothing outside this folder is read, whatever the path or a symlink says."""
+    noun: ClassVar[str]
+    max_bytes: ClassVar[int]
+
+    def fingerprint(self) -> str:
+        """A hash of the content: two files with the same one hold the same."""
+        return self._read(lambda path: sha256_of(path, most=self.max_bytes))
+
+    def checked_path(self) -> Path:
+        """The path, if it leads to a place below the root."""
+        try:
+            inside = self.path.resolve().is_relative_to(self.root.resolve())
+        except (OSError, RuntimeError, ValueError) as error:  # a circle of symlinks, a name with a NUL
+            raise DataError(f"{self.path}: leads nowhere: {error}") from error
+        if not inside:
+            raise DataError(f"{self.path}: leads outside of {self.root}, and is not followed")
+        return self.path
+
+    def _read(self, read: Callable[[Path], Read]) -> Read:
+        try:
+            return read(self.checked_path())
+        except FileNotFoundError as error:
+            raise DataError(f"{self.path}: the {self.noun} is missing") from error
+        except OSError as error:
+            raise DataError(f"{self.path}: the {self.noun} cannot be read: {error.strerror}") from error
+        except WavError as error:
+            raise DataError(f"{self.path}: not a readable sound: {error}") from error
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+class PictureFile(_FileBelow, Picture):
+    """A picture on disk."""
+
+    noun, max_bytes = "picture", MAX_PICTURE_BYTES
 
     def open(self) -> Image.Image:
         return self._read(lambda path: open_picture(path, name=str(self.path)))
@@ -65,23 +105,9 @@ class PictureFile(Picture):
     def open_scaled(self, side: int) -> tuple[Image.Image, Size]:
         return self._read(lambda path: open_scaled(path, side, name=str(self.path)))
 
-    def fingerprint(self) -> str:
-        return self._read(lambda path: sha256_of(path, most=MAX_PICTURE_BYTES))
-
-    def checked_path(self) -> Path:
-        """The path, if it leads to a place below the root."""
-        return _below(self.root, self.path)
-
-    def _read(self, read: Callable[[Path], Read]) -> Read:
-        try:
-            return read(self.checked_path())
-        except FileNotFoundError as error:
-            raise DataError(f"{self.path}: the picture is missing") from error
-        except OSError as error:
-            raise DataError(f"{self.path}: the picture cannot be read: {error.strerror}") from error
-
-    def __str__(self) -> str:
-        return str(self.path)
+    def size(self) -> Size:
+        """Width and height as the file's head says, without decoding it; an error where the head is already wrong."""
+        return self._read(lambda path: size_of_picture(path, name=str(self.path)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +128,11 @@ class DrawnPicture(Picture):
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
-class SoundFile:
-    """A sound on disk, a WAV file below the folder of its data set."""
+class SoundFile(_FileBelow):
+    """A sound on disk, a WAV file."""
 
-    path: Path
-    root: Path
-    """Nothing outside this folder is read, whatever the path or a symlink says."""
+    __slots__ = ()
+    noun, max_bytes = "sound", MAX_WAV_BYTES
 
     def open(self) -> tuple[Float[np.ndarray, " T"], int]:
         """All samples, between -1 and 1 and of one channel, and how many there are per second."""
@@ -117,23 +141,6 @@ class SoundFile:
     def seconds(self) -> float:
         """How long it is, by its head."""
         return self._read(read_head).seconds
-
-    def fingerprint(self) -> str:
-        """A hash of the content: two sounds with the same one are the same sound."""
-        return self._read(lambda path: sha256_of(path, most=MAX_WAV_BYTES))
-
-    def _read(self, read: Callable[[Path], Read]) -> Read:
-        try:
-            return read(_below(self.root, self.path))
-        except DataError:
-            raise
-        except FileNotFoundError as error:
-            raise DataError(f"{self.path}: the sound is missing") from error
-        except (OSError, WavError) as error:
-            raise DataError(f"{self.path}: not a readable sound: {error}") from error
-
-    def __str__(self) -> str:
-        return str(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,45 +153,128 @@ class Regions:
     names: tuple[str, ...]
 
 
-Content = Tensor | tuple[Tensor, ...] | str | tuple[str, ...] | Picture | SoundFile | Regions
-"""Ready features (N W) or (W), a text, one of these per choice, a picture, a sound, or regions of a picture."""
+if TYPE_CHECKING:
+    Content = Tensor | tuple[Tensor, ...] | str | tuple[str, ...] | Picture | SoundFile | Regions
+    """Ready features (N W) or (W), a text, one of these per choice, a picture, a sound, or regions of a picture."""
+    Target = Tensor
+else:  # the union needs torch, which takes seconds to import, and a data set can be read and checked without it
+    Content = Target = Any
 
 
-def fingerprint_of(content: Content) -> bytes:
-    """A hash of what the content is, whatever its kind."""
-    if isinstance(content, Tensor):
-        data = f"{tuple(content.shape)}{content.dtype}".encode() + content.contiguous().numpy().tobytes()
-    elif isinstance(content, str):
+def fingerprint_of(content: Content, known: dict[Picture | SoundFile, str] | None = None) -> bytes:
+    """A hash of what the content is, whatever its kind; `known` remembers those of files, so that each is read once."""
+    if isinstance(content, str):
         data = b"text:" + content.encode()
     elif isinstance(content, tuple):
-        data = b"choices:" + b"".join(fingerprint_of(choice) for choice in content)
+        data = b"choices:" + b"".join(fingerprint_of(choice, known) for choice in content)
     elif isinstance(content, Regions):
-        data = f"{content.picture.fingerprint()}{content.boxes}{content.names}".encode()
+        data = f"{_file_hash(content.picture, known)}{content.boxes}{content.names}".encode()
+    elif isinstance(content, Picture | SoundFile):
+        data = _file_hash(content, known).encode()
     else:
-        data = content.fingerprint().encode()
+        data = f"{tuple(content.shape)}{content.dtype}".encode() + content.contiguous().numpy().tobytes()
     return hashlib.sha256(data).digest()
 
 
-def _below(root: Path, path: Path) -> Path:
-    """The path, if it leads to a place below the root."""
-    try:
-        inside = path.resolve().is_relative_to(root.resolve())
-    except (OSError, RuntimeError, ValueError) as error:  # a circle of symlinks, a name with a NUL
-        raise DataError(f"{path}: leads nowhere: {error}") from error
-    if not inside:
-        raise DataError(f"{path}: leads outside of {root}, and is not followed")
-    return path
+def _file_hash(content: Picture | SoundFile, known: dict[Picture | SoundFile, str] | None) -> str:
+    if known is None or not isinstance(content, PictureFile | SoundFile):
+        return content.fingerprint()
+    if content not in known:
+        known[content] = content.fingerprint()
+    return known[content]
 
 
-class PictureFolder:
-    """The pictures of one folder, listed once: whether a name is there costs no look at the disk."""
+@dataclass(frozen=True, slots=True)
+class MaskFile:
+    """Where something is in a picture, as a file below the folder of its data set."""
+
+    path: Path
+    root: Path
+    picture: PictureFile
+
+    def open(self) -> np.ndarray[Any, Any]:
+        """True where the mask is white, H W. It holds black and white only, and has the size of its picture."""
+        pixels = np.asarray(PictureFile(self.path, self.root).open())  # H W 3; a grey file has three equal channels
+        if not ((pixels == 0) | (pixels == 255)).all() or (pixels != pixels[..., :1]).any():
+            raise DataError(f"{self}: not a mask: it holds other values than 0 and 255")
+        height, width = pixels.shape[:2]
+        if (size := self.picture.size()) != (width, height):
+            raise DataError(
+                f"{self}: {width} x {height} pixels, but its picture {self.picture} has {size[0]} x {size[1]}"
+            )
+        return pixels[..., 0] == 255
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+_ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
+
+
+class Tree:
+    """The files below a folder by their path in it; each sub-folder is listed once, when it is first asked about."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder, self.root = folder, root
-        self.names = frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
+        self._listed: dict[str, frozenset[str]] = {}
 
-    def picture(self, name: str) -> PictureFile | None:
-        """The picture of that file name, or None if there is none."""
-        if name in self.names:
-            return PictureFile(self.folder / name, self.root)
-        return None
+    def __contains__(self, name: str) -> bool:
+        parent, _, file = name.rpartition("/")
+        return file in self.names(parent)
+
+    def names(self, parent: str = "") -> frozenset[str]:
+        """What lies in a sub-folder, or in the folder itself; nothing if there is no such folder."""
+        if parent not in self._listed:
+            folder = self.folder / parent
+            self._listed[parent] = frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
+        return self._listed[parent]
+
+    def check_picture(self, name: str) -> str:
+        """The name, if it stays below the folder and the picture is there."""
+        if check_inside(name) not in self:
+            raise BadRowError("missing picture", f"the picture {name!r} is not in {self.folder}")
+        return name
+
+    def picture(self, name: str) -> PictureFile:
+        """A picture; that a symlink on its way does not leave the root is checked when it is opened."""
+        return PictureFile(self.folder / name, self.root)
+
+
+def check_inside(name: str) -> str:
+    """The path, if it is relative and never goes up; both kinds of slash count, whatever the system."""
+    if _ABSOLUTE.match(name) or ".." in re.split(r"[/\\]", name) or "\0" in name:
+        raise BadRowError(
+            "path outside", f"the path {name!r} leads outside of the data set's folder, and is not followed"
+        )
+    return name
+
+
+def first_of(root: Path, names: Sequence[str]) -> Path | None:
+    """The first of these paths below the root that exists."""
+    return next((root / name for name in names if (root / name).exists()), None)
+
+
+def split_files(root: Path, names: Mapping[str, Sequence[str]], findings: Findings, *, what: str) -> dict[str, Path]:
+    """The file of each split: the first of its names that exists. A split without one is noted as absent.
+
+    No file at all is an error, in which `what` is the name of the data set.
+    """
+    found = {}
+    for split, several in names.items():
+        file = first_of(root, several)
+        if file is None:
+            findings.absent.append(f"{split}: no {' or '.join(dict.fromkeys(Path(name).name for name in several))}")
+        else:
+            found[split] = file
+    if not found:
+        every = ", ".join(name for several in names.values() for name in several)
+        raise DataError(f"{root}: no split of {what}; looked for {every}")
+    return found
+
+
+def need_one_of(root: Path, names: Sequence[str], *, what: str) -> Path:
+    """The first of these paths below the root that exists; an error that lists them if none does."""
+    found = first_of(root, names)
+    if found is None:
+        raise DataError(f"{root}: {what} not found; looked for {', '.join(names)}")
+    return found

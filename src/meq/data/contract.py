@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar, overload
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from meq.data.content import Content, fingerprint_of
+from meq.data.content import Content, Target, Tree, fingerprint_of
+from meq.data.findings import DataError, Findings
 from meq.data.metrics import Metric
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -20,17 +25,75 @@ class Example:
 
     id: str
     content: Mapping[str, Content]
-    target: Tensor | None
-    """None where the split has no labels."""
+    target: Target | None
+    """A tensor; None where the split has no labels."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What is known of it besides: the kind of question, the mask of the object, the picture's name."""
+
+
+def plain_example(
+    *,
+    id: str,  # noqa: A002, the name of the field
+    content: Mapping[str, Any],
+    target: Any,
+    facts: Mapping[str, Any],
+) -> Example:
+    """An example with numbers and numpy arrays in place of tensors, as a reader of files makes it.
+
+    `Rows` makes tensors of them when the example is asked for. Until then nothing needs torch: a data set can be read
+    and checked without it.
+    """
+    return Example(id=id, content=content, target=target, facts=facts)
+
+
+class PictureText(NamedTuple):
+    """A row of a data set in which every picture comes with a text."""
+
+    id: str
+    picture: str
+    """Its path in the folder of pictures."""
+    text: str
+    label: int | None
+    line: int
+    """Of its file."""
+
+
+def picture_text_example(pictures: Tree, row: PictureText) -> Example:
+    """The example of such a row."""
+    return plain_example(
+        id=row.id,
+        content={"image": pictures.picture(row.picture), "text": row.text},
+        target=row.label,
+        facts={"picture": row.picture},
+    )
+
+
+def with_tensors(example: Example) -> Example:
+    """The example, with tensors in place of numbers and numpy arrays."""
+    plain = (np.ndarray, int, float)
+    content = {name: as_tensor(x) for name, x in example.content.items() if isinstance(x, plain)}
+    if isinstance(example.target, plain):
+        return replace(example, content={**example.content, **content}, target=as_tensor(example.target))
+    return replace(example, content={**example.content, **content}) if content else example
+
+
+def as_tensor(value: np.ndarray[Any, Any] | int | float) -> Tensor:
+    """An array as it is, a whole number as int64, any other as float32."""
+    import torch
+
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    return torch.tensor(value, dtype=torch.int64 if isinstance(value, int) else torch.float32)
+
+
+ModalityKind = Literal["features", "image", "regions", "text", "audio"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Modality:
     """What a modality's content is: pictures, regions, texts and sounds are encoded before a model sees them."""
 
-    kind: Literal["features", "image", "regions", "text", "audio"] = "features"
+    kind: ModalityKind = "features"
     width: int | None = None
     """Numbers per token, for features."""
 
@@ -74,7 +137,8 @@ Row = TypeVar("Row")
 class Rows(Sequence[Example], Generic[Row]):
     """Examples that are made when they are asked for, from rows that are small to keep.
 
-    `stamp` gives what a fingerprint needs of a row, where that is known without making the example.
+    `make` may give a `plain_example`. `stamp` gives what a fingerprint needs of a row, where that is known without
+    making the example.
     """
 
     def __init__(
@@ -92,7 +156,11 @@ class Rows(Sequence[Example], Generic[Row]):
     def __getitem__(self, place: int | slice) -> Example | Rows[Row]:
         if isinstance(place, slice):
             return Rows(self.rows[place], self.make, stamp=self.stamp)
-        return self.make(self.rows[place])
+        return with_tensors(self.make(self.rows[place]))
+
+    def plain(self) -> Iterator[Example]:
+        """The examples as `make` gives them: with numbers and numpy arrays where it makes no tensors."""
+        return map(self.make, self.rows)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -128,9 +196,25 @@ class DataSet:
         digest = hashlib.sha256()
         for name, split in self.splits.items():
             digest.update(f"{name}:{len(split)};".encode())
-            for stamp in _stamps(split):
+            if isinstance(split, Rows) and split.stamp is not None:
+                stamps = map(split.stamp, split.rows)
+            else:
+                stamps = map(stamp_of, split)
+            for stamp in stamps:
                 digest.update(stamp)
         return digest.hexdigest()
+
+
+def filled(splits: Mapping[str, Split], findings: Findings, *, root: Path) -> dict[str, Split]:
+    """The splits that hold something. One that does not is noted as absent; none at all is an error."""
+    for name, split in splits.items():
+        if not len(split):
+            findings.absent.append(f"{name}: its file holds no row that can be used")
+    kept = {name: split for name, split in splits.items() if len(split)}
+    if not kept:
+        counts = ", ".join(f"{kind}: {count}" for kind, count in findings.counts.items()) or "the files are empty"
+        raise DataError(f"{root}: no row can be used ({counts})", *findings.first())
+    return kept
 
 
 def stamp_of(example: Example, known: Mapping[str, bytes] | None = None) -> bytes:
@@ -142,14 +226,10 @@ def stamp_of(example: Example, known: Mapping[str, bytes] | None = None) -> byte
     return f"{len(example.id)}:{example.id}".encode() + contents + target
 
 
-def _stamps(split: Split) -> Iterator[bytes]:
-    if isinstance(split, Rows) and split.stamp is not None:
-        return map(split.stamp, split.rows)
-    return map(stamp_of, split)
-
-
 def tensors_of(content: Content | None) -> tuple[Tensor, ...]:
     """The features of one modality of an example: one tensor, one per choice, or none where it is missing."""
+    from torch import Tensor
+
     return tuple(x for x in (content if isinstance(content, tuple) else (content,)) if isinstance(x, Tensor))
 
 
@@ -158,6 +238,8 @@ def collate(examples: Sequence[Example], widths: Mapping[str, int]) -> Batch:
 
     Features per choice become (B A N W), with masks (B A N).
     """
+    import torch
+
     features: dict[str, Tensor] = {}
     masks: dict[str, Tensor] = {}
     for name, width in widths.items():
@@ -173,6 +255,8 @@ def collate(examples: Sequence[Example], widths: Mapping[str, int]) -> Batch:
 
 def _pad(name: str, examples: Sequence[Example], width: int) -> tuple[Tensor, Tensor] | None:
     """One modality of a batch, and which of its tokens are real; None if nobody has any."""
+    import torch
+
     choices = _choices(name, examples)
     rows = [row for example in examples for row in _tokens(example, name, width, choices or 1)]
     longest = max(len(row) for row in rows)
@@ -193,6 +277,8 @@ def _choices(name: str, examples: Sequence[Example]) -> int | None:
 
 def _tokens(example: Example, name: str, width: int, count: int) -> list[Tensor]:
     """The example's features, one (N W) per choice; empty ones where it lacks the modality."""
+    import torch
+
     content = example.content.get(name)
     if content is None:
         return [torch.zeros(0, width)] * count
@@ -200,6 +286,8 @@ def _tokens(example: Example, name: str, width: int, count: int) -> list[Tensor]
 
 
 def _as_tokens(x: Any, name: str, width: int, example: Example) -> Tensor:
+    from torch import Tensor
+
     if not isinstance(x, Tensor):
         raise ValueError(f"example {example.id!r}: {name!r} is a {type(x).__name__}; encode it first")
     if x.shape[-1] != width or x.ndim > 2:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from meq.core.options import checked_options
-from meq.data.content import PictureFile, PictureFolder
-from meq.data.contract import IMAGE, TEXT, DataSet, Example, Rows
+from meq.data.content import PictureFile, Tree
+from meq.data.contract import IMAGE, TEXT, DataSet, Example, Rows, plain_example
+from meq.data.files import read_json
 from meq.data.findings import DataError
-from meq.data.jsonl import read_json
 from meq.data.metrics import ACCURACY
-from meq.data.splitting import split_by_fractions
+from meq.data.splitting import check_held_out, split_by_fractions
+from meq.options import checked_options
 
 SHAPES = ("circle", "rectangle", "triangle")
 _Row = tuple[str, str, int, PictureFile]
@@ -26,20 +23,27 @@ def easy_vqa(*, dev: float = 0.1, seed: int = 0) -> DataSet:
 
     All questions about a picture are on the same side.
     """
-    if not 0 <= dev < 1:
-        raise DataError(f"easy-vqa: dev is the share of training pictures to hold out, from 0 to below 1; got {dev}")
-    folder = _folder()
+    check_held_out("easy-vqa", dev)
+    try:
+        import easy_vqa as package  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise DataError("the set easy-vqa is a package of that name: pip install 'meq[offline]'") from error
+    folder = Path(str(package.__file__)).parent / "data"
     answers = tuple((folder / "answers.txt").read_text(encoding="utf-8").split())
     train, test = (_read(folder, split, answers) for split in ("train", "test"))
-    held_out = _held_out(train, dev, seed) if dev else frozenset()
+    names = sorted({row[3].path.name for row in train})
+    splits = split_by_fractions(names, {"train": 1 - dev, "dev": dev}, seed=seed) if dev else ["train"] * len(names)
+    held_out = {name for name, split in zip(names, splits, strict=True) if split == "dev"}
+
+    kinds = dict.fromkeys(("yes", "no"), "yes or no") | dict.fromkeys(SHAPES, "shape")
 
     def make(row: _Row) -> Example:
         name, question, answer, picture = row
-        return Example(
+        return plain_example(
             id=name,
             content={"image": picture, "text": question},
-            target=torch.tensor(answer),
-            facts={"asks_for": _kind(answers[answer]), "picture": picture.path.name},
+            target=answer,
+            facts={"asks_for": kinds.get(answers[answer], "colour"), "picture": picture.path.name},
         )
 
     parts = {
@@ -58,21 +62,17 @@ def easy_vqa(*, dev: float = 0.1, seed: int = 0) -> DataSet:
     )
 
 
-def _folder() -> Path:
-    try:
-        import easy_vqa as package  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise DataError("the set easy-vqa is a package of that name: pip install 'meq[offline]'") from error
-    return Path(str(package.__file__)).parent / "data"
-
-
 def _read(folder: Path, split: str, answers: tuple[str, ...]) -> list[_Row]:
     file = folder / split / "questions.json"
-    listed = PictureFolder(folder / split / "images", folder)
-    pictures = {name: listed.picture(name) for name in listed.names}
+    tree = Tree(folder / split / "images", folder)
+    pictures = {name: tree.picture(name) for name in tree.names()}
     numbers = {answer: number for number, answer in enumerate(answers)}
     rows = []
-    for row, (question, answer, image) in enumerate(_questions(file)):
+    try:
+        questions = read_json(file)  # [[question, answer, number of the picture], ...]
+    except DataError as error:
+        raise DataError(f"{error}; reinstall easy-vqa") from error
+    for row, (question, answer, image) in enumerate(questions):
         picture = pictures.get(f"{image}.png")
         if picture is None or answer not in numbers:
             raise DataError(
@@ -80,22 +80,3 @@ def _read(folder: Path, split: str, answers: tuple[str, ...]) -> list[_Row]:
             )
         rows.append((f"{split}-{row}", question, numbers[answer], picture))
     return rows
-
-
-def _questions(file: Path) -> Any:
-    """[[question, answer, number of the picture], ...]"""
-    try:
-        return read_json(file)
-    except DataError as error:
-        raise DataError(f"{error}; reinstall easy-vqa") from error
-
-
-def _held_out(rows: list[_Row], dev: float, seed: int) -> frozenset[str]:
-    """Names of the pictures that dev takes from train."""
-    names = sorted({row[3].path.name for row in rows})
-    splits = split_by_fractions(names, {"train": 1 - dev, "dev": dev}, seed=seed)
-    return frozenset(name for name, split in zip(names, splits, strict=True) if split == "dev")
-
-
-def _kind(answer: str) -> str:
-    return "yes or no" if answer in ("yes", "no") else "shape" if answer in SHAPES else "colour"

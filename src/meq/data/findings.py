@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from meq.core.options import nearest
-from meq.foreign import shown
+from meq.errors import shown
+from meq.options import nearest
 
 OnBad = Literal["raise", "skip"]
 LINE = 300
@@ -30,6 +30,13 @@ class DataError(ValueError):
 
     def __str__(self) -> str:
         return "\n  ".join(self.args)
+
+
+def check_choice(what: str, value: object, known: Iterable[str]) -> None:
+    """An error unless the value is one of those known; `what` is its part of the sentence, such as "mosei: layout"."""
+    known = list(known)
+    if value not in known:
+        raise DataError(f"{what} cannot be {value!r}: {nearest(str(value), known)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +66,8 @@ class Findings:
     counts: Counter[str] = field(default_factory=Counter)
     absent: list[str] = field(default_factory=list)
     """Parts of the data set that are not there, which is no fault: a split nobody has, a set without pictures."""
-    keep_at_most: int = 1000
+    keep_each: int = 1000
+    """How many findings of each kind are kept, so that frequent ones do not crowd out rare ones; all are counted."""
 
     def __post_init__(self) -> None:
         if self.on_bad not in ("raise", "skip"):
@@ -70,7 +78,7 @@ class Findings:
         if self.on_bad == "raise":
             raise DataError(f"{finding} (skip such rows with on_bad='skip', or --skip-bad)")
         self.counts[kind] += 1
-        if len(self.kept) < self.keep_at_most:
+        if self.counts[kind] <= self.keep_each:
             self.kept.append(finding)
 
     def first(self) -> list[str]:

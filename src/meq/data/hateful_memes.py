@@ -9,18 +9,16 @@ training would score: it keeps its own name, or is `test_unlabelled`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-
-from meq.core.options import checked_options
-from meq.data.contract import IMAGE, TEXT, DataSet, Example, Rows
-from meq.data.findings import DataError, Findings
-from meq.data.jsonl import BadRowError, described, filled, read_rows, text_of, whole_number
+from meq.data.content import Tree, first_of, split_files
+from meq.data.contract import IMAGE, TEXT, DataSet, PictureText, Rows, filled, picture_text_example
+from meq.data.files import BadRowError, described, read_rows, text_of, whole_number, with_labels
+from meq.data.findings import Findings
 from meq.data.metrics import ACCURACY, AUROC
-from meq.data.paths import Tree, first_of
+from meq.options import checked_options
 
 LABELS = ("not hateful", "hateful")
 FILES: Mapping[str, tuple[str, ...]] = {
@@ -37,18 +35,20 @@ FILES: Mapping[str, tuple[str, ...]] = {
 def hateful_memes(root: Path | str, *, findings: Findings | None = None) -> DataSet:
     """Read `{train,dev_seen,...}.jsonl` and `img/` from the folder or from its `data`."""
     root, findings = Path(root), Findings() if findings is None else findings
-    folder = _folder(root)
-    reader = _Reader(Tree(folder, root))
+    names = {split: [f"{name}.jsonl" for name in several] for split, several in FILES.items()}
+    every = [name for several in names.values() for name in several]
+    # pictures' paths start where the JSON lines are
+    folder = next((each for each in (root, root / "data") if first_of(each, every) is not None), root)
+    files = split_files(folder, names, findings, what="Hateful Memes, here or in data/")
+    pictures = Tree(folder, root)
     splits, sources = {}, {}
-    for split, names in FILES.items():
-        file = first_of(folder, [f"{name}.jsonl" for name in names])
-        if file is None:
-            findings.absent.append(f"{split}: no {' or '.join(f'{name}.jsonl' for name in names)}")
-            continue
-        rows = read_rows(file, findings, parse=reader.parse, required=("id", "img", "text"))
-        labelled = not split.startswith("test") or any(row.label is not None for row in rows)
-        name = split if labelled else _unlabelled(file.stem)
-        splits[name] = Rows(_alike(rows, file, findings) if labelled else rows, reader.example)
+    for split, file in files.items():
+        rows = read_rows(file, findings, parse=partial(_row, pictures), required=("id", "img", "text"))
+        if not split.startswith("test") or any(row.label is not None for row in rows):
+            name, rows = split, with_labels(rows, file, findings)
+        else:
+            name = "test_unlabelled" if file.stem == "test" else file.stem
+        splits[name] = Rows(rows, partial(picture_text_example, pictures))
         sources[name] = file.name
     return DataSet(
         name="hateful-memes",
@@ -62,55 +62,14 @@ def hateful_memes(root: Path | str, *, findings: Findings | None = None) -> Data
     )
 
 
-def _folder(root: Path) -> Path:
-    """Where the JSON lines are; the pictures' paths start there."""
-    names = [f"{name}.jsonl" for several in FILES.values() for name in several]
-    for folder in (root, root / "data"):
-        if first_of(folder, names) is not None:
-            return folder
-    raise DataError(f"{root}: no split of Hateful Memes; looked for {', '.join(names)}, here and in data/")
-
-
-def _unlabelled(name: str) -> str:
-    return "test_unlabelled" if name == "test" else name
-
-
-class _Row(NamedTuple):
-    id: str
-    picture: str
-    text: str
-    label: int | None
-    line: int
-
-
-def _alike(rows: list[_Row], file: Path, findings: Findings) -> list[_Row]:
-    """The rows with a label; one without, in a file that has labels, is reported."""
-    for row in rows:
-        if row.label is None:
-            findings.report("missing key", "the record has no 'label'", file=file, line=row.line)
-    return [row for row in rows if row.label is not None]
-
-
-@dataclass
-class _Reader:
-    pictures: Tree
-
-    def parse(self, line: int, record: Mapping[str, Any]) -> _Row:
-        return _Row(
-            id=_id(record["id"]),
-            picture=self.pictures.check_picture(text_of(record, "img")),
-            text=text_of(record, "text"),
-            label=None if record.get("label") is None else _label(record["label"]),
-            line=line,
-        )
-
-    def example(self, row: _Row) -> Example:
-        return Example(
-            id=row.id,
-            content={"image": self.pictures.picture(row.picture), "text": row.text},
-            target=None if row.label is None else torch.tensor(row.label),
-            facts={"picture": row.picture},
-        )
+def _row(pictures: Tree, line: int, record: Mapping[str, Any]) -> PictureText:
+    return PictureText(
+        id=_id(record["id"]),
+        picture=pictures.check_picture(text_of(record, "img")),
+        text=text_of(record, "text"),
+        label=None if record.get("label") is None else _label(record["label"]),
+        line=line,
+    )
 
 
 def _id(value: object) -> str:

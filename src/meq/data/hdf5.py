@@ -6,6 +6,7 @@ set or a virtual one. Links are not followed, and sizes are judged before the li
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from meq.data.files import open_regular
 from meq.data.findings import DataError
-from meq.data.regular_files import open_regular
 
 MAX_BYTES = 2**28
 """Of one data set, and of each of its chunks: an hour of every feature of CMU-MOSEI needs a tenth of it."""
@@ -82,7 +83,10 @@ class DataSetOfFile:
             if numbers.external or numbers.is_virtual:
                 raise DataError(f"{place} leads outside of the file, and is not followed")
             self.shape, self.dtype = tuple(numbers.shape or ()), numbers.dtype
-            self._check_kind()
+            # an array in every cell, or a pointer to one, is neither numbers nor texts
+            text = self.kind == "S" or require_h5py().check_string_dtype(self.dtype) is not None
+            if self.kind not in "fiu" and not text:
+                raise DataError(f"{place} holds {self.dtype}, where numbers or texts should be")
             self._check_size()
             self._check_filters()
 
@@ -95,33 +99,22 @@ class DataSetOfFile:
         with _explained(f"{self.place}: cannot be read"):
             return np.asarray(self._numbers[start:stop])
 
-    def _check_kind(self) -> None:
-        """Numbers, or texts; an array in every cell, or a pointer to one, is neither."""
-        text = self.kind == "S" or require_h5py().check_string_dtype(self.dtype) is not None
-        if self.kind not in "fiu" and not text:
-            raise DataError(f"{self.place} holds {self.dtype}, where numbers or texts should be")
-
     def _check_size(self) -> None:
-        cells = self._numbers.chunks or ()
-        for what, shape in (("claims", self.shape), ("has chunks of", cells)):
-            size = int(np.prod([1, *shape], dtype=object)) * max(1, self.dtype.itemsize)
+        itemsize, chunks = max(1, self.dtype.itemsize), self._numbers.chunks
+        claimed = int(np.prod([1, *self.shape], dtype=object)) * itemsize
+        chunk = int(np.prod([1, *(chunks or ())], dtype=object)) * itemsize
+        for what, size in (("claims", claimed), ("has chunks of", chunk)):
             if size > MAX_BYTES:
                 raise DataError(f"{self.place} {what} {size:,} bytes, more than the {MAX_BYTES:,} that are read")
-        self._check_chunks()
+        pairs = zip(self.shape, chunks or self.shape, strict=True)
+        count = math.prod(-(-length // max(1, size)) for length, size in pairs)
+        if count > MAX_CHUNKS:  # each costs time whether anything is stored in it or not
+            raise DataError(f"{self.place} lies in {count:,} pieces, more than the {MAX_CHUNKS:,} that are read")
         stored = self._numbers.id.get_storage_size()
-        claimed = int(np.prod([1, *self.shape], dtype=object)) * max(1, self.dtype.itemsize)
         if claimed > MOST_PACKED * stored + 2**20:
             raise DataError(f"{self.place} claims {claimed:,} bytes, and the file has {stored:,}: it is not whole")
-        if stored > 2 * int(np.prod([1, *self.shape], dtype=object)) * self.dtype.itemsize + 2**20:
+        if stored > 2 * claimed // itemsize * self.dtype.itemsize + 2**20:
             raise DataError(f"{self.place} takes {stored:,} bytes of the file, far more than its {self.shape} numbers")
-
-    def _check_chunks(self) -> None:
-        """Each costs time whether anything is stored in it or not."""
-        count = 1
-        for length, size in zip(self.shape, self._numbers.chunks or self.shape, strict=True):
-            count *= -(-length // max(1, size))
-        if count > MAX_CHUNKS:
-            raise DataError(f"{self.place} lies in {count:,} pieces, more than the {MAX_CHUNKS:,} that are read")
 
     def _check_filters(self) -> None:
         settings = self._numbers.id.get_create_plist()

@@ -1,11 +1,21 @@
-"""What a data set is scored by."""
+"""What a data set is scored by: metrics for classes, labels and numbers, each under its name. Higher is better for all.
+
+At the end, sentiment from -3 to 3: its seven classes, by either of the two rules in use, and what it is scored by.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from torch import Tensor
+from jaxtyping import Float, Int
+
+from meq.registry import Registry
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +30,42 @@ class Metric:
         return self.score(logits, target)
 
 
+class UnknownMetricError(ValueError):
+    """There is no metric of that name: a record may name one that this version does not have."""
+
+
+METRICS: Registry[Metric] = Registry("metric", error=UnknownMetricError)
+
+
+def register_metric(name: str) -> Callable[[Callable[[Tensor, Tensor], float]], Metric]:
+    """A decorator that makes a metric of a function (logits, targets) -> number, higher is better.
+
+        @register_metric("balanced accuracy")
+        def balanced_accuracy(logits: Tensor, target: Tensor) -> float: ...
+
+    A data set has it as `metric=balanced_accuracy`. By its name a record's numbers are computed again.
+    """
+
+    def decorate(score: Callable[[Tensor, Tensor], float]) -> Metric:
+        metric = Metric(name=name, score=score)
+        METRICS.add(name, metric)
+        return metric
+
+    return decorate
+
+
+def metric_named(name: str, facts: Mapping[str, Any]) -> Metric:
+    """The metric of that name; `facts` of the data set say which form of it, where there are two."""
+    if name == ACC7.name and facts.get("target") == "score":
+        return acc7_of_scores(facts["rule"])
+    return METRICS.get(name)
+
+
 def _accuracy(logits: Tensor, target: Tensor) -> float:
     return (logits.argmax(1) == target).double().mean().item()
 
 
-ACCURACY = Metric(name="accuracy", score=_accuracy)
+ACCURACY = register_metric("accuracy")(_accuracy)
 
 
 def _auroc(logits: Tensor, target: Tensor) -> float:
@@ -65,5 +106,105 @@ def joint_accuracy(q2a_logits: Tensor, q2a_target: Tensor, qa2r_logits: Tensor, 
     return right.double().mean().item()
 
 
-AUROC = Metric(name="auroc", score=_auroc)
-SOFT_ACCURACY = Metric(name="soft accuracy", score=_soft_accuracy)
+AUROC = register_metric("auroc")(_auroc)
+SOFT_ACCURACY = register_metric("soft accuracy")(_soft_accuracy)
+
+
+def _r2(logits: Tensor, target: Tensor) -> float:
+    """1 - sum (y - s)^2 / sum (y - mean y)^2: 1 is perfect, 0 as good as the mean; NaN if all targets are the same."""
+    score, target = _numbers(logits), _numbers(target)
+    return 1 - ((target - score).square().sum() / (target - target.mean()).square().sum()).item()
+
+
+def _pearson(logits: Tensor, target: Tensor) -> float:
+    """cov(s, y) / (std s std y); NaN where one of them does not vary."""
+    score, target = _numbers(logits), _numbers(target)
+    score, target = score - score.mean(), target - target.mean()
+    return (score @ target / (score.norm() * target.norm())).item()
+
+
+def _negative_mae(logits: Tensor, target: Tensor) -> float:
+    return -(_numbers(logits) - _numbers(target)).abs().mean().item()
+
+
+def _micro_f1(logits: Tensor, target: Tensor) -> float:
+    """2 TP / (2 TP + FP + FN) over all labels of all samples; a label is chosen where its logit is above 0.
+
+    1 where there is nothing to choose and nothing is chosen.
+    """
+    chosen, right = logits > 0, target > 0.5
+    both, either = (chosen & right).sum().item(), (chosen.sum() + right.sum()).item()
+    return 2 * both / either if either else 1.0
+
+
+def _exact_match(logits: Tensor, target: Tensor) -> float:
+    return ((logits > 0) == (target > 0.5)).all(1).double().mean().item()
+
+
+def _numbers(x: Tensor) -> Tensor:
+    """(N 1) or (N) as (N), precise enough for sums over a whole split."""
+    return x.double().reshape(len(x))
+
+
+R2 = register_metric("r2")(_r2)
+PEARSON = register_metric("pearson")(_pearson)
+NEGATIVE_MAE = register_metric("negative mae")(_negative_mae)
+MICRO_F1 = register_metric("micro f1")(_micro_f1)
+EXACT_MATCH = register_metric("exact match")(_exact_match)
+
+
+Rule = Literal["round", "sdk"]
+CLASSES = ("-3", "-2", "-1", "0", "1", "2", "3")
+
+
+def rounded(score: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
+    """round(clip(x, -3, 3)) + 3, halves to the even number: the rule of MulT and MMSA."""
+    return score.clamp(-3, 3).round().long() + 3
+
+
+def away_from_zero(score: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
+    """The SDK's bins, closed on their outer side: [-3, -2) [-2, -1) [-1, 0), 0 alone, (0, 1] (1, 2] (2, 3]."""
+    import torch
+
+    inside = score.clamp(-3, 3)
+    return torch.where(inside > 0, inside.ceil(), inside.floor()).long() + 3
+
+
+def class_of(score: float, rule: Rule) -> int:
+    """The class of one score: the rules above, without torch."""
+    inside = min(max(score, -3.0), 3.0)
+    return (round(inside) if rule == "round" else math.ceil(inside) if inside > 0 else math.floor(inside)) + 3
+
+
+RULES: Mapping[str, Callable[[Tensor], Tensor]] = {"round": rounded, "sdk": away_from_zero}
+
+ACC7 = register_metric("Acc-7")(ACCURACY.score)
+"""Accuracy over seven classes, whichever rule made them."""
+
+
+def acc7_of_scores(rule: Rule) -> Metric:
+    """Share of scores that fall into the class of the true score."""
+    classes = RULES[rule]
+
+    def score(logits: Tensor, target: Tensor) -> float:
+        return (classes(_numbers(logits)) == classes(_numbers(target))).double().mean().item()
+
+    return Metric(name="Acc-7", score=score)
+
+
+def _acc2(logits: Tensor, target: Tensor) -> float:
+    return ((_numbers(logits) >= 0) == (_numbers(target) >= 0)).double().mean().item()
+
+
+def _acc2_nonzero(logits: Tensor, target: Tensor) -> float:
+    score, truth = _numbers(logits), _numbers(target)
+    real = truth != 0
+    return ((score[real] > 0) == (truth[real] > 0)).double().mean().item()
+
+
+ACC2 = register_metric("Acc-2")(_acc2)
+"""Negative against not negative, zero on the second side."""
+ACC2_NONZERO = register_metric("Acc-2 without 0")(_acc2_nonzero)
+"""Negative against positive; clips whose true score is 0 are left out."""
+SCORES = (ACC2, ACC2_NONZERO, NEGATIVE_MAE, PEARSON)
+"""What a predicted score is measured by besides Acc-7."""

@@ -7,39 +7,28 @@ SDK. Each becomes `Clips`, features per token with the padding cut off; the rest
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from meq.core.options import checked_options, nearest
-from meq.data.contract import TEXT, DataSet, Example, Modality, Rows, features
-from meq.data.findings import DataError, Findings
-from meq.data.mosei_clips import MODALITIES, Clips
-from meq.data.mosei_csd import LABELS, read_csd
-from meq.data.mosei_pickles import read_mmsa, read_mult
-from meq.data.sentiment import ACC7, CLASSES, RULES, SCORES, Rule, acc7_of_scores
+from meq.data.contract import TEXT, DataSet, Example, Modality, Rows, as_tensor, features, plain_example
+from meq.data.findings import DataError, Findings, check_choice
+from meq.data.metrics import ACC7, CLASSES, RULES, SCORES, Rule, acc7_of_scores, class_of
+from meq.data.mosei_forms import LABELS, MODALITIES, Clips, read_csd, read_mmsa, read_mult
+from meq.options import checked_options
 
 Target = Literal["acc7", "score"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Layout:
-    file: str
-    """What it is recognised by."""
-    read: Callable[[Path, Findings], dict[str, Clips]]
-
-
-LAYOUTS: Mapping[str, _Layout] = {
-    "mult": _Layout(file="mosei_senti_data.pkl", read=read_mult),
-    "mmsa-aligned": _Layout(file="aligned_50.pkl", read=partial(read_mmsa, aligned=True)),
-    "mmsa-unaligned": _Layout(file="unaligned_50.pkl", read=partial(read_mmsa, aligned=False)),
-    "csd": _Layout(file=LABELS, read=read_csd),
+LAYOUTS: Mapping[str, tuple[str, Callable[[Path, Findings], dict[str, Clips]]]] = {
+    "mult": ("mosei_senti_data.pkl", read_mult),
+    "mmsa-aligned": ("aligned_50.pkl", partial(read_mmsa, aligned=True)),
+    "mmsa-unaligned": ("unaligned_50.pkl", partial(read_mmsa, aligned=False)),
+    "csd": (LABELS, read_csd),
 }
+"""The file that a layout is recognised by, and what reads it."""
 
 
 @checked_options
@@ -60,16 +49,21 @@ def mosei(
     words, for a text encoder. Values in `audio` that are not finite become 0, as everybody has it; they are counted.
     """
     findings = Findings() if findings is None else findings
-    _check_choices(target=target, rule=rule, text=text)
-    layout = _detected(root) if layout is None else _known(layout)
-    clips = LAYOUTS[layout].read(root / LAYOUTS[layout].file, findings)
+    check_choice("mosei: target", target, ("acc7", "score"))
+    check_choice("mosei: rule", rule, RULES)
+    check_choice("mosei: text", text, ("features", "raw"))
+    layout = _detected(root) if layout is None else layout
+    check_choice("mosei: layout", layout, LAYOUTS)
+    name, read = LAYOUTS[layout]
+    file = root / name
+    clips = read(file, findings)
     if text == "raw" and any(split.words is None for split in clips.values()):
-        raise DataError(f"{root / LAYOUTS[layout].file} holds no words: text='raw' needs an MMSA file or .csd files")
+        raise DataError(f"{file} holds no words: text='raw' needs an MMSA file or .csd files")
     return DataSet(
         name="mosei",
         splits={
             name: Rows(
-                _usable(split, name, findings, file=root / LAYOUTS[layout].file, raw=text == "raw"),
+                _usable(split, name, findings, file=file, raw=text == "raw"),
                 partial(_example, split, target=target, rule=rule, text=text, vectors=vectors),
             )
             for name, split in clips.items()
@@ -83,27 +77,11 @@ def mosei(
     )
 
 
-def _check_choices(*, target: str, rule: str, text: str) -> None:
-    for option, value, known in (
-        ("target", target, ("acc7", "score")),
-        ("rule", rule, tuple(RULES)),
-        ("text", text, ("features", "raw")),
-    ):
-        if value not in known:
-            raise DataError(f"mosei: {option} has no value {value!r}: {nearest(value, known)}")
-
-
-def _known(layout: str) -> str:
-    if layout not in LAYOUTS:
-        raise DataError(f"mosei has no layout {layout!r}: {nearest(layout, LAYOUTS)}")
-    return layout
-
-
 def _detected(root: Path) -> str:
     """The layout of what lies in the folder, if it is one and no more."""
-    there = [name for name, layout in LAYOUTS.items() if (root / layout.file).exists()]
+    there = [layout for layout, (file, _) in LAYOUTS.items() if (root / file).exists()]
     if not there:
-        looked_for = ", ".join(layout.file for layout in LAYOUTS.values())
+        looked_for = ", ".join(file for file, _ in LAYOUTS.values())
         raise DataError(f"{root}: none of the files of CMU-MOSEI is there; looked for {looked_for}")
     if len(there) > 1:
         raise DataError(f"{root}: holds several forms of CMU-MOSEI; choose with layout= one of {', '.join(there)}")
@@ -145,27 +123,26 @@ def _problem(clips: Clips, row: int, seen: set[str], *, raw: bool) -> tuple[str,
 
 
 def _example(clips: Clips, row: int, *, target: Target, rule: Rule, text: str, vectors: bool) -> Example:
-    score = torch.tensor(float(clips.scores[row]))
+    score = float(np.float32(clips.scores[row]))
     content: dict[str, Any] = {}
     for modality in MODALITIES:
         if modality == "text" and text == "raw" and clips.words is not None:
             content[modality] = clips.words[row]
         elif len(tokens := clips.tokens(modality, row)):
-            content[modality] = _tensor(tokens, vectors=vectors)
-    facts = {"score": float(score)} if clips.words is None else {"score": float(score), "text": clips.words[row]}
-    return Example(
+            content[modality] = _numbers(tokens, vectors=vectors)
+    facts = {"score": score} if clips.words is None else {"score": score, "text": clips.words[row]}
+    return plain_example(
         id=clips.ids[row],
         content=content,
-        target=RULES[rule](score[None])[0] if target == "acc7" else score,
+        target=class_of(score, rule) if target == "acc7" else score,
         facts=facts,
     )
 
 
-def _tensor(tokens: np.ndarray[Any, Any], *, vectors: bool) -> Tensor:
+def _numbers(tokens: np.ndarray[Any, Any], *, vectors: bool) -> Any:
     numbers = tokens.astype(np.float32)  # a copy, so the file's own values stay as they are
     numbers[~np.isfinite(numbers)] = 0
-    x = torch.from_numpy(numbers)
-    return x.mean(0) if vectors else x
+    return as_tensor(numbers).mean(0) if vectors else numbers  # by torch: numpy adds up in another order
 
 
 def _modalities(clips: Mapping[str, Clips], text: str) -> dict[str, Modality]:
@@ -182,12 +159,11 @@ def _modalities(clips: Mapping[str, Clips], text: str) -> dict[str, Modality]:
 def _facts(clips: Mapping[str, Clips]) -> dict[str, Any]:
     """What was done to the clips: how many values were set to 0, which clips were dropped and why."""
     return {
-        "audio_values_set_to_0": {name: _not_finite(split) for name, split in clips.items()},
+        # row by row, so that no second copy of the features is ever held
+        "audio_values_set_to_0": {
+            name: sum(int((~np.isfinite(split.tokens("audio", row))).sum()) for row in range(len(split.ids)))
+            for name, split in clips.items()
+        },
         "dropped_clips": {name: dict(split.dropped) for name, split in clips.items() if split.dropped},
         "split": "as in the file" if not any(split.dropped for split in clips.values()) else "without dropped clips",
     }
-
-
-def _not_finite(clips: Clips) -> int:
-    """Row by row, so that no second copy of the features is ever held."""
-    return sum(int((~np.isfinite(clips.tokens("audio", row))).sum()) for row in range(len(clips.ids)))

@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError
 
+from meq.data.files import open_regular
 from meq.data.findings import DataError
-from meq.data.regular_files import open_regular
 
 PICTURE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")
 MAX_PIXELS = 80_000_000

@@ -1,24 +1,114 @@
-"""What to read, as people ask for it: a data set by name, or a table of theirs with its columns."""
+"""What to read, as people ask for it: a data set by name, or a table of theirs with its columns.
+
+The data sets stand in DATA_SETS. One more is a function that returns a `DataSet`, and a name:
+
+    @register_data_set("my-set", summary="what it is", metric="accuracy")
+    def my_set(root: Path, *, findings: Findings | None = None, seed: int = 0) -> DataSet: ...
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from meq.core.options import nearest
-from meq.data import registry
+from meq.data.cod10k import cod10k
 from meq.data.contract import DataSet
+from meq.data.easy_vqa import easy_vqa
 from meq.data.findings import DataError, Findings
-from meq.data.option_values import check_option_values
-from meq.data.registry import open_data
-from meq.data.strict_json import JsonError, parse_json
+from meq.data.hateful_memes import hateful_memes
+from meq.data.mosei import mosei
+from meq.data.scenes import scenes
+from meq.data.snli_ve import snli_ve
+from meq.data.statements import statements
 from meq.data.table import table
+from meq.data.table_columns import COLUMN_KINDS
 from meq.data.table_files import is_table
+from meq.data.vcr import vcr
+from meq.data.vqa_v2 import vqa_v2
+from meq.options import nearest
+from meq.records import JsonError, parse_json
+from meq.registry import Registry
 
-COLUMNS = ("images", "texts", "audios", "vectors", "label", "split", "group")
+Reader = TypeVar("Reader", bound=Callable[..., DataSet])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A data set one can ask for by name."""
+
+    read: Callable[..., DataSet]
+    """read(root, findings=..., **options), or read(**options) for a set that needs no folder."""
+    summary: str
+    metric: str
+    embedded: bool = False
+    """Comes with the package, or with one from PyPI: there is no folder to point at."""
+
+    @property
+    def options(self) -> list[str]:
+        return [name for name in inspect.signature(self.read).parameters if name not in ("root", "findings")]
+
+
+DATA_SETS: Registry[Entry] = Registry("data set", error=DataError)
+
+
+def register_data_set(name: str, *, summary: str, metric: str, embedded: bool = False) -> Callable[[Reader], Reader]:
+    """A decorator that gives a reading function a name, under which it can be asked for wherever data sets are.
+
+    `summary` and `metric` are what `meq data list` says of it. An `embedded` set is read without a folder, by
+    read(**options), any other by read(root, findings=findings, **options).
+    """
+
+    def decorate(read: Reader) -> Reader:
+        DATA_SETS.add(name, Entry(read=read, summary=summary, metric=metric, embedded=embedded))
+        return read
+
+    return decorate
+
+
+for _name, _read, _metric, _embedded, _summary in (
+    ("scenes", scenes, "accuracy", True, "pictures of shapes, partly covered, and statements: true, false or open"),
+    ("statements", statements, "accuracy", True, "grids of shapes and statements, already features"),
+    ("snli-ve", snli_ve, "accuracy", False, "SNLI-VE: does the picture entail the sentence?"),
+    ("hateful-memes", hateful_memes, "auroc", False, "Hateful Memes: picture and text together"),
+    ("vqa-v2", vqa_v2, "soft accuracy", False, "VQA v2: questions about pictures"),
+    ("vcr", vcr, "accuracy", False, "VCR: which of four answers, or of four rationales?"),
+    ("mosei", mosei, "Acc-7", False, "CMU-MOSEI: sentiment from video, audio and words"),
+    ("cod10k", cod10k, "accuracy", False, "COD10K: is this animal hidden in the picture?"),
+    ("easy-vqa", easy_vqa, "accuracy", True, "questions about a coloured shape (pip)"),
+):
+    register_data_set(_name, summary=_summary, metric=_metric, embedded=_embedded)(_read)
+
+
+def open_data(
+    name: str, root: Path | str | None = None, *, findings: Findings | None = None, **options: Any
+) -> DataSet:
+    """The data set of that name, read from its folder; nothing is encoded and no picture is opened yet.
+
+    `findings` decides what a bad row does: raise, which is the default, or be skipped and counted.
+    """
+    entry = DATA_SETS.get(name)
+    for option in options:
+        if option not in entry.options:
+            raise DataError(f"the data set {name!r} has no option {option!r}: {nearest(option, entry.options)}")
+    if entry.embedded:
+        if root is not None:
+            raise DataError(f"{name!r} is generated or installed, it has no folder; got {root}")
+        return entry.read(**options)
+    if root is None:
+        raise DataError(f"{name!r} lies in a folder of yours: give its path (see: meq data list)")
+    root = Path(root)
+    if not root.is_dir():
+        raise DataError(f"{root} is not a folder; {name!r} is read from the folder that holds its files")
+    return entry.read(root, findings=findings if findings is not None else Findings(), **options)
+
+
+PLACES = ("label", "split", "group")
+"""Columns of a table that are no modality, besides the id."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,42 +120,53 @@ class DataRequest:
     root: Path | None = None
     """The data set's folder; for a table the folder that the paths of its pictures and sounds start from."""
     images: Sequence[str] = ()
+    """Column of picture paths; repeatable."""
     texts: Sequence[str] = ()
+    """Column of texts; repeatable."""
     audios: Sequence[str] = ()
+    """Column of paths of WAV files; repeatable."""
     vectors: Sequence[str] = ()
+    """Column of numbers, or audio_*; repeatable."""
     label: str | None = None
+    """Column of labels."""
     split: str | None = None
+    """Column that says train, dev or test; else seeded fractions."""
     group: str | None = None
+    """Column that must not be torn apart by splitting."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the data set, or of `meq.data.table`."""
 
     def check(self) -> None:
         """An error for what can be known to be wrong before a file is opened: names, options, places."""
-        if not is_table(self.data):
-            self._check_no_columns()
-            entry = registry.DATA_SETS[self.data]
-            check_option_values(self.options, entry.read, f"the data set {self.data!r}", without=("root", "findings"))
-            return
-        self._check_columns()
-        check_option_values(self._table_options(), table, "a table", without=(*COLUMNS, "path", "root", "findings"))
+        if is_table(self.data):
+            self._check_columns()
+            given = (*COLUMN_KINDS, *PLACES, "path", "root", "findings")
+            check_option_values(self._table_options(), table, "a table", without=given)
+        else:
+            self._check_named()
+            read = DATA_SETS.get(self.data).read
+            check_option_values(self.options, read, f"the data set {self.data!r}", without=("root", "findings"))
 
     def open(self, findings: Findings | None = None) -> DataSet:
         """Read it; `findings` decides what a bad row does."""
         self.check()
         if not is_table(self.data):
             return open_data(self.data, self.root, findings=findings, **self.options)
-        columns = {"images": self.images, "texts": self.texts, "audios": self.audios, "vectors": self.vectors}
-        placed = {"label": self.label, "split": self.split, "group": self.group, "root": self.root}
-        options = self._table_options()
-        return table(Path(self.data), **columns, **placed, findings=findings, **options)  # type: ignore[arg-type]
+        columns: dict[str, Any] = {name: getattr(self, name) for name in (*COLUMN_KINDS, *PLACES)}
+        return table(Path(self.data), **columns, root=self.root, findings=findings, **self._table_options())
 
     def _table_options(self) -> dict[str, Any]:
-        return {name: _as_text(name, value) for name, value in self.options.items()}
+        """A column called 7 stays a name, although --set reads numbers where it can."""
+        texts = ("id", "task", "separator", "delimiter")
+        return {
+            name: str(value) if name in texts and isinstance(value, int | float) else value
+            for name, value in self.options.items()
+        }
 
     def _check_columns(self) -> None:
         if self.label is None:
             raise DataError(f"{self.data}: name the column that holds the labels (--label)")
-        if not (self.images or self.texts or self.audios or self.vectors):
+        if not any(getattr(self, name) for name in COLUMN_KINDS):
             raise DataError(
                 f"{self.data}: name at least one column to learn from (--image, --text, --audio, --vector; two or more "
                 "for a mutual equilibrium)"
@@ -75,26 +176,19 @@ class DataRequest:
         if self.root is not None and not self.root.is_dir():
             raise DataError(f"{self.root} is not a folder: the paths of pictures and sounds in {self.data} begin there")
 
-    def _check_no_columns(self) -> None:
-        if self.data not in registry.DATA_SETS:
+    def _check_named(self) -> None:
+        if self.data not in DATA_SETS:
             folder = Path(self.data).parent
             tables = [str(each) for each in folder.iterdir() if is_table(each)] if folder.is_dir() else []
             close = difflib.get_close_matches(self.data, tables, n=1, cutoff=0.6)
             meant = f"did you mean the table {close[0]!r}? " if close else ""
             raise DataError(
-                f"there is no data set {self.data!r}: {meant}{nearest(self.data, registry.DATA_SETS)} Or give a table "
+                f"there is no data set {self.data!r}: {meant}{nearest(self.data, DATA_SETS)} Or give a table "
                 "of your own: a path that ends in .csv, .tsv, .jsonl or .parquet."
             )
-        named = [f"`{name}`" for name in COLUMNS if getattr(self, name)]
+        named = [f"`{name}`" for name in (*COLUMN_KINDS, *PLACES) if getattr(self, name)]
         if named:
             raise DataError(f"{self.data!r} knows its own columns: leave out {', '.join(named)}")
-
-
-def _as_text(name: str, value: Any) -> Any:
-    """A column called 7 stays a name, although --set reads numbers where it can."""
-    if name in ("id", "task", "separator", "delimiter") and isinstance(value, int | float):
-        return str(value)
-    return value
 
 
 def nearest_beside(path: Path) -> str:
@@ -117,3 +211,57 @@ def parse_options(settings: Sequence[str]) -> dict[str, Any]:
         except JsonError:
             options[name] = value
     return options
+
+
+# -- values of options, as `--set NAME=VALUE` gives them, judged before a file is opened -------------------------------
+
+WORDS: Mapping[Any, str] = {
+    **{bool: "true or false", int: "a whole number", float: "a number", str: "a text", Path: "a path"},
+    type(None): "null",
+}
+
+
+def check_option_values(
+    options: Mapping[str, Any], read: Callable[..., Any], label: str, *, without: Sequence[str] = ()
+) -> None:
+    """An error for an option that `read` does not have, or whose value is of another kind than its annotation says.
+
+    `without` are parameters that are given in another way: a folder, or the columns of a table.
+    """
+    names = [name for name in inspect.signature(read).parameters if name not in without]
+    kinds = get_type_hints(read)
+    for name, value in options.items():
+        if name not in names:
+            raise DataError(f"{label} has no option {name!r}: {nearest(name, names)}")
+        if not fits(value, kinds.get(name, Any)):
+            raise DataError(f"the option {name!r} of {label} must be {described(kinds[name])}, got {value!r:.100}")
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a plain value is of an annotated kind; what is no kind of plain value is let through."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return any(fits(value, each) for each in inner)
+    if origin is Literal:
+        return value in inner
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return isinstance(value, Mapping) and all(fits(k, inner[0]) and fits(x, inner[1]) for k, x in value.items())
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return isinstance(value, Sequence) and not isinstance(value, str) and all(fits(x, inner[0]) for x in value)
+    if kind in (int, float):
+        return isinstance(value, int if kind is int else int | float) and not isinstance(value, bool)
+    return isinstance(value, Path | str if kind is Path else kind) if kind in WORDS else True
+
+
+def described(kind: Any) -> str:
+    """A kind in words: "a whole number, or null"."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return ", or ".join(described(each) for each in inner)
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f'names with {described(inner[1]).removeprefix("a ")}s, as in {{"train": 0.8, "dev": 0.2}}'
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return f'a list of {described(inner[0]).removeprefix("a ")}s, as in ["a", "b"]'
+    return WORDS.get(kind, str(getattr(kind, "__name__", kind)))

@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import torch
 from jaxtyping import Bool
 
-from meq.core.options import checked_options, nearest
 from meq.data.content import DrawnPicture
-from meq.data.contract import IMAGE, TEXT, DataSet, Example, Rows
+from meq.data.contract import IMAGE, TEXT, DataSet, Example, Rows, plain_example
 from meq.data.metrics import ACCURACY
 from meq.data.scenes_drawing import Dice, Scene, draw_scene, mask_of
 from meq.data.scenes_worlds import (
@@ -37,6 +35,7 @@ from meq.data.scenes_worlds import (
     Thing,
     spoken_of,
 )
+from meq.options import checked_options, nearest
 
 GROUP = 9
 """Three pictures with three statements each."""
@@ -76,10 +75,7 @@ def scenes(
     counts = {"test": test, "dev": dev, "train": train}
     _check(counts, kinds, covered=covered, camouflaged=camouflaged, size=size)
     used: set[bytes] = set()
-    rows = {
-        name: [row for group in _groups(name, count, kinds, covered, seed, used) for row in group.rows()]
-        for name, count in counts.items()
-    }
+    rows = {name: list(_rows(name, count, kinds, covered, seed, used)) for name, count in counts.items()}
     rule = RULE + (RELATION_RULE if {"relation", "chain"} & set(kinds) else "")
     make = partial(_example, hidden_permille=round(1000 * camouflaged), size=size, seed=seed)
     return DataSet(
@@ -109,29 +105,6 @@ class _Row:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
-    """Three scenes and three statements, the labels a Latin square."""
-
-    split: str
-    number: int
-    scenes: tuple[tuple[int, ...], ...]
-    statements: tuple[Statement, ...]
-    labels: tuple[tuple[int, ...], ...]
-
-    def rows(self) -> Iterator[_Row]:
-        for picture, cells in enumerate(self.scenes):
-            for place, statement in enumerate(self.statements):
-                yield _Row(
-                    split=self.split,
-                    number=GROUP * self.number + 3 * picture + place,
-                    picture=3 * self.number + picture,
-                    cells=cells,
-                    statement=statement,
-                    label=self.labels[picture][place],
-                )
-
-
-@dataclass(frozen=True, slots=True)
 class Masks:
     """Called, it draws the exact masks of what a statement speaks of, as boolean arrays of the picture's size."""
 
@@ -154,13 +127,13 @@ def _example(row: _Row, *, hidden_permille: int, size: int, seed: int) -> Exampl
         seeds=seeds,
     )
     name = f"{row.split}-{row.picture}"
-    return Example(
+    return plain_example(
         id=f"{row.split}-{row.number}",
         content={
             "image": DrawnPicture(f"scene {name}", partial(draw_scene, scene)),
             "text": str(row.statement),
         },
-        target=torch.tensor(row.label),
+        target=row.label,
         facts={
             "kind": row.statement.kind,
             "hops": row.statement.hops,
@@ -183,20 +156,21 @@ def _describe(scene: Scene, cell: int) -> str:
 # -- groups ------------------------------------------------------------------------------------------------------------
 
 
-def _groups(
-    split: str, count: int, kinds: Sequence[str], covered: int, seed: int, used: set[bytes]
-) -> Iterator[_Group]:
+def _rows(split: str, count: int, kinds: Sequence[str], covered: int, seed: int, used: set[bytes]) -> Iterator[_Row]:
     for number in range(count // GROUP):
         dice = Dice((seed, _stream(split), number, 0))
         kind = kinds[number % len(kinds)]
         while (group := _try_group(split, number, kind, dice=dice, covered=covered, used=used)) is None:
             pass  # other statements: three that contradict each other in their demands are rare, but there are such
-        yield group
+        yield from group
 
 
-def _try_group(split: str, number: int, kind: str, *, dice: Dice, covered: int, used: set[bytes]) -> _Group | None:
+def _try_group(split: str, number: int, kind: str, *, dice: Dice, covered: int, used: set[bytes]) -> list[_Row] | None:
     """Three statements of a kind and a scene for each row of a Latin square, or None if one was not found."""
-    statements = _statements(kind, dice)
+    statements: list[Statement] = []
+    while len(statements) < 3:
+        if (statement := _statement(kind, dice)) not in statements:
+            statements.append(statement)
     square = SQUARES[dice.one(2)]
     found = []
     for labels in square:
@@ -205,11 +179,22 @@ def _try_group(split: str, number: int, kind: str, *, dice: Dice, covered: int, 
             return None
         found.append(tuple(cells.tolist()))
     used.update(bytes(cells) for cells in found)
-    return _Group(split, number, tuple(found), statements, tuple(map(tuple, square.tolist())))
+    return [
+        _Row(
+            split=split,
+            number=GROUP * number + 3 * picture + place,
+            picture=3 * number + picture,
+            cells=cells,
+            statement=statement,
+            label=int(square[picture, place]),
+        )
+        for picture, cells in enumerate(found)
+        for place, statement in enumerate(statements)
+    ]
 
 
 def _find_scene(
-    statements: tuple[Statement, ...], labels: np.ndarray, dice: Dice, *, covered: int, used: set[bytes]
+    statements: Sequence[Statement], labels: np.ndarray, dice: Dice, *, covered: int, used: set[bytes]
 ) -> np.ndarray | None:
     """A scene with these labels among the proposed ones: every other time the one with most lures, else with fewest.
 
@@ -226,7 +211,7 @@ def _find_scene(
     return None
 
 
-def _propose(statements: tuple[Statement, ...], labels: np.ndarray, dice: Dice, covers: int) -> Cells:
+def _propose(statements: Sequence[Statement], labels: np.ndarray, dice: Dice, covers: int) -> Cells:
     """Scenes of things that the statements name, things that share a colour or shape with them, and others.
 
     What should be entailed is put in, what should be neutral is put in with one of its things covered; whether the
@@ -253,15 +238,6 @@ def _plant(statement: Statement, cells: Cells, dice: Dice, *, one_covered: bool)
     for place, thing in enumerate(statement.things):
         covered = one_covered & (hidden == place)
         cells[np.arange(len(cells)), chosen[:, place]] = np.where(covered, COVERED + thing.colour, _number(thing, dice))
-
-
-def _statements(kind: str, dice: Dice) -> tuple[Statement, ...]:
-    """Three different statements of one kind."""
-    made: list[Statement] = []
-    while len(made) < 3:
-        if (statement := _statement(kind, dice)) not in made:
-            made.append(statement)
-    return tuple(made)
 
 
 def _statement(kind: str, dice: Dice) -> Statement:

@@ -10,18 +10,16 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
-
-from meq.core.options import checked_options
-from meq.data.contract import IMAGE, TEXT, DataSet, Example, Rows
-from meq.data.findings import DataError, Findings
-from meq.data.jsonl import BadRowError, described, filled, read_rows, text_of
+from meq.data.content import Tree, need_one_of, split_files
+from meq.data.contract import IMAGE, TEXT, DataSet, PictureText, Rows, filled, picture_text_example
+from meq.data.files import BadRowError, described, read_rows, text_of
+from meq.data.findings import Findings
 from meq.data.metrics import ACCURACY
-from meq.data.paths import Tree, first_of, need_one_of
+from meq.options import checked_options
 
 LABELS = ("entailment", "neutral", "contradiction")
 SPLITS = ("train", "dev", "test")
@@ -38,18 +36,15 @@ def snli_ve(root: Path | str, *, findings: Findings | None = None) -> DataSet:
     Both releases are read: ids under `Flickr30K_ID`, or under `Flikr30kID` with ".jpg".
     """
     root, findings = Path(root), Findings() if findings is None else findings
-    files = {split: first_of(root, _names(split)) for split in SPLITS}
-    if not any(files.values()):
-        looked = ", ".join(name for split in SPLITS for name in _names(split))
-        raise DataError(f"{root}: no split of SNLI-VE; looked for {looked}")
-    reader = _Reader(Tree(need_one_of(root, PICTURES, what="the folder of pictures"), root))
-    splits = {}
-    for split, file in files.items():
-        if file is None:
-            findings.absent.append(f"{split}: no {_names(split)[0]}")
-            continue
-        required = ("gold_label", "pairID", "sentence2")
-        splits[split] = Rows(read_rows(file, findings, parse=reader.parse, required=required), reader.example)
+    names = {split: (f"snli_ve_{split}.jsonl", f"data/snli_ve_{split}.jsonl") for split in SPLITS}
+    files = split_files(root, names, findings, what="SNLI-VE")
+    pictures = Tree(need_one_of(root, PICTURES, what="the folder of pictures"), root)
+    left_out: Counter[str] = Counter()
+    parse, make = partial(_row, pictures, left_out), partial(picture_text_example, pictures)
+    required = ("gold_label", "pairID", "sentence2")
+    splits = {
+        split: Rows(read_rows(file, findings, parse=parse, required=required), make) for split, file in files.items()
+    }
     return DataSet(
         name="snli-ve",
         splits=filled(splits, findings, root=root),
@@ -57,57 +52,31 @@ def snli_ve(root: Path | str, *, findings: Findings | None = None) -> DataSet:
         labels=LABELS,
         head="classes",
         metric=ACCURACY,
-        facts={"left_out": dict(reader.left_out), "official_sizes": OFFICIAL_SIZES, "dev": PAPER_DEV},
+        facts={"left_out": dict(left_out), "official_sizes": OFFICIAL_SIZES, "dev": PAPER_DEV},
     )
 
 
-def _names(split: str) -> tuple[str, str]:
-    return f"snli_ve_{split}.jsonl", f"data/snli_ve_{split}.jsonl"
-
-
-class _Row(NamedTuple):
-    id: str
-    picture: str
-    text: str
-    label: int
-
-
-@dataclass
-class _Reader:
-    pictures: Tree
-    left_out: Counter[str] = field(default_factory=Counter)
-
-    def parse(self, _: int, record: Mapping[str, Any]) -> _Row | None:
-        pair = text_of(record, "pairID")
-        if "vg_" in pair:
-            self.left_out["pairs on Visual Genome"] += 1
-            return None
-        if record["gold_label"] == "-":
-            self.left_out["pairs without a gold label"] += 1
-            return None
-        return _Row(
-            id=pair,
-            picture=sys.intern(self.pictures.check_picture(_picture(record))),
-            text=text_of(record, "sentence2"),
-            label=_label(record["gold_label"]),
-        )
-
-    def example(self, row: _Row) -> Example:
-        return Example(
-            id=row.id,
-            content={"image": self.pictures.picture(row.picture), "text": row.text},
-            target=torch.tensor(row.label),
-            facts={"picture": row.picture},
-        )
-
-
-def _picture(record: Mapping[str, Any]) -> str:
+def _row(pictures: Tree, left_out: Counter[str], line: int, record: Mapping[str, Any]) -> PictureText | None:
+    pair = text_of(record, "pairID")
+    if "vg_" in pair:
+        left_out["pairs on Visual Genome"] += 1
+        return None
+    if record["gold_label"] == "-":
+        left_out["pairs without a gold label"] += 1
+        return None
     key = next((key for key in ("Flickr30K_ID", "Flikr30kID") if key in record), None)
     if key is None:
         raise BadRowError(
             "missing key", "the record has no 'Flickr30K_ID', and no 'Flikr30kID' as in the first release"
         )
-    return text_of(record, key).removesuffix(".jpg") + ".jpg"
+    picture = text_of(record, key).removesuffix(".jpg") + ".jpg"
+    return PictureText(
+        id=pair,
+        picture=sys.intern(pictures.check_picture(picture)),
+        text=text_of(record, "sentence2"),
+        label=_label(record["gold_label"]),
+        line=line,
+    )
 
 
 def _label(value: object) -> int:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from meq.core.options import nearest
 from meq.data.findings import DataError
+from meq.options import nearest
 
 FRACTIONS: Mapping[str, float] = MappingProxyType({"train": 0.8, "dev": 0.1, "test": 0.1})
 
@@ -17,16 +18,9 @@ _HOW = "fractions are the shares of train, dev and test, such as 0.6,0.2,0.2"
 
 SYNONYMS: Mapping[str, str] = MappingProxyType(
     {
-        "train": "train",
-        "training": "train",
-        "dev": "dev",
-        "devel": "dev",
-        "development": "dev",
-        "val": "dev",
-        "valid": "dev",
-        "validation": "dev",
-        "test": "test",
-        "testing": "test",
+        **dict.fromkeys(("train", "training"), "train"),
+        **dict.fromkeys(("dev", "devel", "development", "val", "valid", "validation"), "dev"),
+        **dict.fromkeys(("test", "testing"), "test"),
     }
 )
 """What people call their splits, and what we call them."""
@@ -39,7 +33,13 @@ Fractions = Mapping[str, float] | Sequence[float] | str
 def named_fractions(fractions: Fractions) -> Mapping[str, float]:
     """The share of each split by name, however it was said: a dictionary, a list of numbers, or a text of them."""
     if isinstance(fractions, str):
-        fractions = [_number(part) for part in fractions.split(",")]
+        shares = []
+        for part in fractions.split(","):
+            try:
+                shares.append(float(part))
+            except ValueError as error:
+                raise DataError(f"{_HOW}, got {part.strip()!r}") from error
+        fractions = shares
     if not isinstance(fractions, Mapping):
         if not isinstance(fractions, list | tuple) or not 2 <= len(fractions) <= len(FRACTIONS):
             raise DataError(f"{_HOW}, got {fractions!r}")
@@ -62,12 +62,25 @@ def split_by_fractions(groups: Sequence[str], fractions: Mapping[str, float], *,
     """
     check_fractions(fractions)
     sizes = Counter(groups)
+    # of `random`, only random() promises the same numbers in every version of Python; shuffle() does not
+    generator = random.Random(seed)
+    draws = {group: generator.random() for group in sorted(sizes)}
+    ends = dict(zip(fractions, itertools.accumulate(fractions.values()), strict=True))
+    last = list(fractions)[-1]
     places: dict[str, str] = {}
     done = 0
-    for group in _shuffled(sizes, seed):
-        places[group] = _share_at((done + sizes[group] / 2) / len(groups), fractions)
+    for group in sorted(draws, key=lambda group: (draws[group], group)):
+        middle = (done + sizes[group] / 2) / len(groups)
+        places[group] = next((name for name, end in ends.items() if middle < end), last)
         done += sizes[group]
-    _check_filled(sizes, places, fractions)
+    empty = [name for name in fractions if name not in set(places.values())]
+    if empty:
+        largest = max(sizes.values(), default=0)
+        raise DataError(
+            f"nothing is left for {', '.join(map(repr, empty))}: {sum(sizes.values())} rows in {len(sizes)} groups, "
+            f"the largest of {largest} rows, cannot be split as {dict(fractions)}; use larger fractions, fewer splits "
+            "or another column to group by"
+        )
     return [places[group] for group in groups]
 
 
@@ -85,6 +98,12 @@ def check_fractions(fractions: Mapping[str, float]) -> None:
         raise DataError(f"one of the fractions must be called 'train': {nearest('train', fractions)}")
 
 
+def check_held_out(name: str, dev: float) -> None:
+    """An error unless `dev` is a share of a data set's training pictures that can be held out."""
+    if not 0 <= dev < 1:
+        raise DataError(f"{name}: dev is the share of training pictures to hold out, from 0 to below 1; got {dev}")
+
+
 def torn_apart(groups: Sequence[str | None], splits: Sequence[str]) -> list[str]:
     """The groups that lie in more than one split, sorted; a row without a group is passed over."""
     first: dict[str, str] = {}
@@ -93,39 +112,3 @@ def torn_apart(groups: Sequence[str | None], splits: Sequence[str]) -> list[str]
         if group is not None and first.setdefault(group, split) != split:
             torn.add(group)
     return sorted(torn)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise DataError(f"{_HOW}, got {text.strip()!r}") from error
-
-
-def _shuffled(groups: Mapping[str, int], seed: int) -> list[str]:
-    # of `random`, only random() promises the same numbers in every version of Python; shuffle() does not
-    generator = random.Random(seed)
-    draws = {group: generator.random() for group in sorted(groups)}
-    return sorted(draws, key=lambda group: (draws[group], group))
-
-
-def _share_at(place: float, fractions: Mapping[str, float]) -> str:
-    """The split whose share covers a place in [0, 1]."""
-    end = 0.0
-    for name, share in fractions.items():
-        end += share
-        if place < end:
-            return name
-    return name
-
-
-def _check_filled(sizes: Mapping[str, int], places: Mapping[str, str], fractions: Mapping[str, float]) -> None:
-    filled = set(places.values())
-    empty = [name for name in fractions if name not in filled]
-    if empty:
-        largest = max(sizes.values(), default=0)
-        raise DataError(
-            f"nothing is left for {', '.join(map(repr, empty))}: {sum(sizes.values())} rows in {len(sizes)} groups, "
-            f"the largest of {largest} rows, cannot be split as {dict(fractions)}; use larger fractions, fewer splits "
-            "or another column to group by"
-        )

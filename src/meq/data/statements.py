@@ -8,12 +8,15 @@ the statement is drawn, so that the statement alone tells nothing.
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
-from meq.core.options import checked_options
 from meq.data.contract import DataSet, Example, features
 from meq.data.metrics import ACCURACY
+from meq.options import checked_options
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 COLOURS = ("red", "green", "blue", "yellow")
 SHAPES = ("circle", "square", "triangle", "star")
@@ -43,6 +46,8 @@ def statements(*, train: int = 4000, dev: int = 1000, test: int = 1000, seed: in
 
 
 def _example(name: str, stream: int, row: int) -> Example:
+    import torch
+
     generator = torch.Generator().manual_seed(stream * 1_000_003 + row)
     truth, binding = row % 2 == 0, (row // 2) % 2 == 0
     colour, shape = _draw(len(COLOURS), generator), _draw(len(SHAPES), generator)
@@ -76,6 +81,8 @@ def _objects(
 
 def _picture(objects: list[tuple[int, int]], generator: torch.Generator) -> Tensor:
     """One token per cell: colour, shape and place; empty cells have a place only."""
+    import torch
+
     tokens = torch.zeros(CELLS, IMAGE_WIDTH)
     tokens[:, -CELLS:] = torch.eye(CELLS)
     for cell, (colour, shape) in zip(torch.randperm(CELLS, generator=generator).tolist(), objects, strict=False):
@@ -84,6 +91,8 @@ def _picture(objects: list[tuple[int, int]], generator: torch.Generator) -> Tens
 
 
 def _sentence(words: list[str]) -> Tensor:
+    import torch
+
     tokens = torch.zeros(len(words), len(WORDS) + TEXT_LENGTH)
     for place, word in enumerate(words):
         tokens[place, WORDS.index(word)] = tokens[place, len(WORDS) + place] = 1
@@ -91,6 +100,8 @@ def _sentence(words: list[str]) -> Tensor:
 
 
 def _draw(count: int, generator: torch.Generator) -> int:
+    import torch
+
     return int(torch.randint(count, (), generator=generator))
 
 

@@ -3,36 +3,30 @@
     table("data.csv", images="photo", texts="caption", label="y")
 
 Each column becomes a modality of its name, and an empty cell a missing modality. Nothing is decoded here: pictures and
-sounds are looked up, and opened when they are needed.
+sounds are looked up, and opened when they are needed. `new_rows` reads a table for a model that is trained already.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meq.core.options import checked_options
 from meq.data.contract import DataSet, Modality, Rows
 from meq.data.findings import DataError, Findings
+from meq.data.metrics import ACCURACY
 from meq.data.splitting import FRACTIONS, Fractions, named_fractions, split_by_fractions, torn_apart
-from meq.data.table_cells import (
-    AudioColumn,
-    FileColumn,
-    ImageColumn,
-    ModalityColumn,
-    TextColumn,
-    VectorColumn,
-    modality_named,
-)
+from meq.data.table_columns import COLUMN_KINDS, FileColumn, ModalityColumn, modality_named
 from meq.data.table_files import TableFile, open_table
-from meq.data.table_labels import make_task
-from meq.data.table_pictures import Pictures
-from meq.data.table_remedies import no_row, read_rows_or_say_why
-from meq.data.table_rows import RowReader, SingleColumns, TableRow
+from meq.data.table_labels import TASKS, Task, make_task
+from meq.data.table_rows import RowReader, SingleColumns, TableRow, no_row, read_rows_or_say_why
+from meq.options import checked_options
 
 Names = Sequence[str] | str
 """Column names, or one."""
+ALL = "all"
+"""The one split of new rows without a column of splits."""
 
 
 @checked_options
@@ -77,17 +71,17 @@ def table(
         raise DataError(f"{path}: the seed of the split is a whole number, got {seed!r}")
     file = open_table(path, delimiter=delimiter)
     names = {"images": images, "texts": texts, "audios": audios, "vectors": vectors}
-    modalities = _modality_columns(file, names, _folder(file.path, root))
     reader = RowReader(
         file,
-        modalities,
+        _modality_columns(file, names, _root(file.path, root)),
         make_task(task, label, labels.split(",") if isinstance(labels, str) else labels, separator),
         single=SingleColumns(label=label, id=id, split=split, group=group),
     )
     rows = read_rows_or_say_why(reader, findings)
     if not rows:
         raise no_row(reader, findings, "no row can be used")
-    kinds, rows = _settled(file, modalities, rows, findings)
+    modalities = _settled(reader, rows)
+    rows = reader.agreeing(rows, findings)
     reader.task.settle([row.label for row in rows])
     places = (
         [row.split for row in rows] if split else split_by_fractions([row.group for row in rows], shares, seed=seed)
@@ -97,7 +91,7 @@ def table(
     return DataSet(
         name=file.path.name,
         splits={name: Rows(part, reader.example) for name, part in parts.items()},
-        modalities=kinds,
+        modalities=modalities,
         labels=reader.task.labels,
         head=reader.task.head,
         metric=reader.task.metric,
@@ -107,52 +101,41 @@ def table(
 
 
 def _modality_columns(file: TableFile, asked: Mapping[str, Names], root: Path) -> Sequence[ModalityColumn]:
-    names = {kind: _listed(several) for kind, several in asked.items()}
-    pictures, sounds = Pictures(root), Pictures(root, noun="sound")
-    make: Mapping[str, Callable[[str, list[str]], ModalityColumn]] = {
-        "images": lambda name, columns: ImageColumn(name, columns, pictures),
-        "texts": TextColumn,
-        "audios": lambda name, columns: AudioColumn(name, columns, sounds),
-        "vectors": VectorColumn,
-    }
+    names = {option: [several] if isinstance(several, str) else list(several) for option, several in asked.items()}
     every = [name for several in names.values() for name in several]
     if not every:
         raise DataError(f"{file.path}: name at least one column of images, texts, audios or vectors")
     expanded = file.expand(every)
     made: dict[str, ModalityColumn] = {}
-    for kind, several in names.items():
+    for option, several in names.items():
+        kind = COLUMN_KINDS[option]
         for name in several:
-            if kind != "vectors" and expanded[name] != [name]:
-                raise DataError(f"{name!r}: only vectors are joined by a pattern; name each column of {kind}")
+            if not kind.takes_patterns and expanded[name] != [name]:
+                raise DataError(f"{name!r}: only vectors are joined by a pattern; name each column of {option}")
             modality = modality_named(name)
             if modality in made:
                 raise DataError(f"{name!r} gives a second modality called {modality!r}; rename the column")
-            made[modality] = make[kind](modality, expanded[name])
+            made[modality] = kind(modality, expanded[name], root=root)
     return list(made.values())
 
 
-def _settled(
-    file: TableFile, modalities: Sequence[ModalityColumn], rows: list[TableRow], findings: Findings
-) -> tuple[dict[str, Modality], list[TableRow]]:
-    """What each modality is, now that all rows are known, and the rows that agree with it."""
+def _root(path: Path, root: Path | str | None) -> Path:
+    folder = path.parent if root is None else Path(root)
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder; root is the folder that the paths of pictures and sounds begin at")
+    return folder
+
+
+def _settled(reader: RowReader, rows: Sequence[TableRow]) -> dict[str, Modality]:
+    """What each modality is, now that all rows are known."""
     kinds = {}
-    for at, modality in enumerate(modalities):
+    for at, modality in enumerate(reader.modalities):
         kept = [row.cells[at] for row in rows if row.cells[at] is not None]
         if not kept:
-            raise DataError(
-                f"{file.path}: {', '.join(map(repr, modality.columns))} is empty in every row; leave it out"
-            )
+            names = ", ".join(map(repr, modality.columns))
+            raise DataError(f"{reader.file.path}: {names} is empty in every row; leave it out")
         kinds[modality.name] = modality.settle(kept)
-    return kinds, [row for row in rows if _agrees(file, modalities, row, findings)]
-
-
-def _agrees(file: TableFile, modalities: Sequence[ModalityColumn], row: TableRow, findings: Findings) -> bool:
-    for modality, kept in zip(modalities, row.cells, strict=True):
-        trouble = None if kept is None else modality.wrong(kept)
-        if trouble is not None:
-            findings.report("wrong width", trouble, file=file.path, line=row.line)
-            return False
-    return True
+    return kinds
 
 
 def _parts(
@@ -183,6 +166,14 @@ def _facts(reader: RowReader, parts: Mapping[str, Sequence[TableRow]], findings:
     unseen = reader.task.unseen({name: [row.label for row in part] for name, part in parts.items()})
     findings.absent.extend(unseen)
     rows = [row for part in parts.values() for row in part]
+    places = [name for name, part in parts.items() for _ in part]
+    # for the groups and each column of pictures or sounds, how many lie in more than one split
+    leaks = {}
+    if reader.grouped_by is not None:
+        leaks[reader.grouped_by] = len(torn_apart([row.group for row in rows], places))
+    for at, modality in enumerate(reader.modalities):
+        if isinstance(modality, FileColumn):
+            leaks[modality.columns[0]] = len(torn_apart([row.cells[at] for row in rows], places))
     columns = {modality.name: list(modality.columns) for modality in reader.modalities}
     return {
         "file": reader.file.path.name,
@@ -195,27 +186,99 @@ def _facts(reader: RowReader, parts: Mapping[str, Sequence[TableRow]], findings:
         "label": reader.task.column,
         "label counts": {name: reader.task.counts([row.label for row in part]) for name, part in parts.items()},
         "never in train": unseen,
-        "in several splits": dict(_leaks(reader, parts)),
+        "in several splits": leaks,
     }
 
 
-def _leaks(reader: RowReader, parts: Mapping[str, Sequence[TableRow]]) -> Iterator[tuple[str, int]]:
-    """For the groups and each column of pictures or sounds, how many lie in more than one split."""
-    places = [name for name, part in parts.items() for _ in part]
-    rows = [row for part in parts.values() for row in part]
-    if reader.grouped_by is not None:
-        yield reader.grouped_by, len(torn_apart([row.group for row in rows], places))
-    for at, modality in enumerate(reader.modalities):
-        if isinstance(modality, FileColumn):
-            yield modality.columns[0], len(torn_apart([row.cells[at] for row in rows], places))
+# -- new rows for a model that is trained already ----------------------------------------------------------------------
 
 
-def _listed(names: Names) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)
+@dataclass(frozen=True, kw_only=True)
+class TableSchema:
+    """What training settled about a table: columns, kinds, widths and labels."""
+
+    columns: Mapping[str, Sequence[str]]
+    """By modality."""
+    kinds: Mapping[str, str]
+    """By modality: image, text, audio or features."""
+    widths: Mapping[str, int]
+    """By modality that holds features: numbers per token."""
+    head: str
+    labels: Sequence[str]
+    separator: str = "|"
 
 
-def _folder(path: Path, root: Path | str | None) -> Path:
-    folder = path.parent if root is None else Path(root)
-    if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder; root is the folder that the paths of pictures and sounds begin at")
-    return folder
+def new_rows(
+    path: Path | str,
+    known: TableSchema,
+    *,
+    root: Path | None = None,
+    single: SingleColumns | None = None,
+    delimiter: str | None = None,
+    findings: Findings | None = None,
+) -> DataSet:
+    """The rows of a table, in its order, as a data set with one split, or with those of the column `single.split`.
+
+    What a column holds, how wide it is and which labels there are is known, so nothing is decided by the rows
+    themselves: one row is read as a million are. An empty cell is a missing modality; a column that is not there is an
+    error. Without `single.label` the examples have no target; a label must be among those known.
+    """
+    findings = findings if findings is not None else Findings()
+    single = single or SingleColumns(label=None, id=None, split=None, group=None)
+    file = open_table(path, delimiter=delimiter)
+    wanted = [column for columns in known.columns.values() for column in columns]
+    try:
+        file.expand(wanted)
+    except DataError as error:
+        raise DataError(
+            f"{error} The model was trained with {', '.join(map(repr, wanted))}; where one of them is not known, give "
+            "the column with empty cells"
+        ) from error
+    modalities = _known_columns(known, _root(file.path, root))
+    task = _known_task(known, single.label)
+    reader = RowReader(file, modalities, task, single=single)
+    kinds = {modality.name: modality.settle(()) for modality in modalities}
+    rows = reader.agreeing(read_rows_or_say_why(reader, findings), findings)
+    if not rows:
+        raise no_row(reader, findings, "there is no row to read in it")
+    splits: dict[str, list[TableRow]] = {}
+    for row in rows:
+        splits.setdefault(row.split or ALL, []).append(row)
+    return DataSet(
+        name=file.path.name,
+        splits={name: Rows(part, reader.example) for name, part in splits.items()},
+        modalities=kinds,
+        labels=tuple(known.labels),
+        head=known.head,
+        metric=ACCURACY if single.label is None else task.metric,
+        also=() if single.label is None else task.also,
+        facts={"file": file.path.name, "rows": len(rows)},
+    )
+
+
+def has_column(path: Path | str, name: str, *, delimiter: str | None = None) -> bool:
+    """Whether a table has a column of that name."""
+    return name in open_table(path, delimiter=delimiter).columns(frozenset([name]))
+
+
+def _known_columns(known: TableSchema, root: Path) -> list[ModalityColumn]:
+    kinds = {column.kind: column for column in COLUMN_KINDS.values()}
+    made = []
+    for name, columns in known.columns.items():
+        kind = kinds.get(known.kinds[name])  # type: ignore[call-overload]
+        if kind is None:
+            raise DataError(
+                f"{name!r} holds {known.kinds[name]}, which a table cannot give: use TrainedRun.predict with examples"
+            )
+        made.append(kind(name, columns, root=root, width=known.widths.get(name)))
+    return made
+
+
+def _known_task(known: TableSchema, label: str | None) -> Task:
+    if known.head == "choices":
+        raise DataError("a row of a table does not offer choices: use TrainedRun.predict with examples")
+    if label is None:
+        return make_task("score", "label", None, known.separator)  # never asked
+    if known.head not in TASKS:
+        raise DataError(f"a table has no labels of the kind {known.head!r}")
+    return make_task(known.head, label, None if known.head == "score" else list(known.labels), known.separator)

@@ -1,7 +1,8 @@
 """Tables on disk: CSV, JSONL and Parquet files as rows of cells, each with its line.
 
 Reading streams: only the columns that are asked for are kept, and a row is forgotten when the next one comes. The line
-of a row is the one it begins on; in a Parquet file, which has no lines, it is the row's number, counted from 1.
+of a row is the one it begins on; in a Parquet file, which has no lines, it is the row's number, counted from 1. What a
+Parquet file claims to hold is judged before it is unpacked.
 """
 
 from __future__ import annotations
@@ -12,21 +13,27 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from meq.core.options import nearest
+from meq.data.files import BOM, MAX_LINE_BYTES, json_lines, numbered_lines, open_regular
 from meq.data.findings import DataError, Findings
-from meq.data.jsonl import BOM, MAX_LINE_BYTES, json_lines, numbered_lines
-from meq.data.regular_files import open_regular
-from meq.data.table_parquet import parquet_columns, parquet_rows
-from meq.foreign import shown
+from meq.errors import shown
+from meq.options import nearest
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
 WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 COMPARED, LONGEST_NAME = 1000, 200
 """Of how many columns the nearest to a wrong name is looked for, and how long their names may be."""
+MAX_ROWS = 100_000_000
+"""A Parquet file that says it has more is refused before it is read."""
+MAX_GROUP_BYTES = 2**30
+"""What one column of one row group may unpack to; writers make groups of a tenth of it."""
+BYTES_PER_VALUE = 4
+BATCH_ROWS = 1024
+"""Rows of a Parquet file that are unpacked at a time."""
 Broken = dict[int, tuple[str, str]]
 """By line: the kind of finding, and what is wrong."""
 Row = tuple[int, list[Any]]
@@ -71,19 +78,17 @@ class TableFile(ABC):
 
     def expand(self, wanted: Sequence[str]) -> dict[str, list[str]]:
         """The columns that each name stands for: itself, or those that match it as a pattern, 2 before 10."""
-        patterns = any(_is_pattern(name) for name in wanted)
+        patterns = [name for name in wanted if any(mark in name for mark in "*?[")]
         known = self.columns(None if patterns else frozenset(wanted))
-        return {name: self._expand_one(name, known) for name in wanted}
-
-    def _expand_one(self, name: str, known: list[str]) -> list[str]:
-        if name in known and name:
-            return [name]
-        matching = [column for column in known if fnmatch.fnmatchcase(column, name)] if _is_pattern(name) else []
-        if not matching:
-            raise DataError(
-                f"{self.path} has no column {shown(name, 80)!r}: {nearest(name, _nameable(known))}{self._hint(known)}"
-            )
-        return sorted(matching, key=_natural)
+        found = {}
+        for name in wanted:
+            matching = [column for column in known if fnmatch.fnmatchcase(column, name)] if name in patterns else []
+            found[name] = [name] if name and name in known else sorted(matching, key=_natural)
+            if not found[name]:
+                # a table can have a million columns, and names without end: not all are worth a comparison
+                near = nearest(name, [each for each in known[:COMPARED] if each and len(each) <= LONGEST_NAME])
+                raise DataError(f"{self.path} has no column {shown(name, 80)!r}: {near}{self._hint(known)}")
+        return found
 
     def _hint(self, known: list[str]) -> str:
         return ""
@@ -178,12 +183,27 @@ class ParquetFile(TableFile):
     """Columns of numbers, texts and lists of them; structures and binary columns are refused."""
 
     def columns(self, wanted: Collection[str] | None = None) -> list[str]:
-        names = parquet_columns(self.path)
+        with _opened_parquet(self.path) as file:
+            names: list[str] = file.schema_arrow.names
         _check_unique(self.path, names)
         return names
 
     def rows(self, columns: Sequence[str], findings: Findings) -> Iterator[Row]:
-        return parquet_rows(self.path, columns)
+        with _opened_parquet(self.path) as file:
+            for column in columns:
+                _check_type(self.path, column, file.schema_arrow.field(column).type)
+            _check_sizes(self.path, file.metadata, columns)
+            batches = file.iter_batches(batch_size=BATCH_ROWS, columns=list(dict.fromkeys(columns)))
+            line = 0
+            while True:
+                with _explained(f"{self.path}: broken after row {line}"):
+                    batch = next(batches, None)
+                    if batch is None:
+                        return
+                    cells = [_cells(batch.column(column)) for column in columns]
+                for row in zip(*cells, strict=True):
+                    line += 1
+                    yield line, list(row)
 
 
 def _lines(path: Path, file: BinaryIO, broken: Broken) -> Iterator[tuple[int, str]]:
@@ -228,10 +248,6 @@ def _check_unique(path: Path, names: Sequence[str]) -> None:
         raise DataError(f"{path}: there are several columns called {', '.join(map(repr, twice[:5]))}; rename them")
 
 
-def _is_pattern(name: str) -> bool:
-    return any(mark in name for mark in "*?[")
-
-
 def _natural(name: str) -> list[tuple[int, str]]:
     """Numbers inside a name count as numbers: x_2 comes before x_10."""
     parts = re.split(r"([0-9]+)", name)
@@ -240,6 +256,68 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(len(digits[place]), digits[place]) if place % 2 else (-1, part) for place, part in enumerate(parts)]
 
 
-def _nameable(columns: Sequence[str]) -> list[str]:
-    """Columns that are worth a comparison: a table can have a million, and names without end."""
-    return [name for name in columns[:COMPARED] if name and len(name) <= LONGEST_NAME]
+@contextmanager
+def _opened_parquet(path: Path) -> Iterator[Any]:
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    with open_regular(path) as regular:
+        with _explained(f"{path}: not a readable Parquet file"):
+            file = pq.ParquetFile(regular)
+        with file:
+            yield file
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
+        raise DataError(f"{what}: {str(error) or type(error).__name__}") from error
+
+
+def _check_sizes(path: Path, metadata: Any, columns: Sequence[str]) -> None:
+    """What the columns claim to hold: a few repeated bytes of a Parquet file can stand for any number of values."""
+    if metadata.num_rows > MAX_ROWS:
+        raise DataError(f"{path}: it says {metadata.num_rows:,} rows; at most {MAX_ROWS:,} are read, split it")
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        for place in range(group.num_columns):
+            column = group.column(place)
+            if column.path_in_schema.split(".")[0] not in columns:
+                continue
+            size = max(column.num_values * BYTES_PER_VALUE, column.total_uncompressed_size)
+            if size > MAX_GROUP_BYTES:
+                raise DataError(
+                    f"{path}: row group {number} says {size:,} bytes of {shown(column.path_in_schema, 80)!r}; at most "
+                    f"{MAX_GROUP_BYTES:,} are read, write it with smaller row groups"
+                )
+
+
+def _check_type(path: Path, column: str, kind: Any) -> None:
+    from pyarrow import types
+
+    inner = kind
+    while types.is_list(inner) or types.is_large_list(inner) or types.is_fixed_size_list(inner):
+        inner = inner.value_type
+    if types.is_dictionary(inner):
+        inner = inner.value_type
+    plain = (types.is_string, types.is_large_string, types.is_boolean, types.is_integer, types.is_floating)
+    if not any(check(inner) for check in (*plain, types.is_decimal, types.is_date, types.is_null)):
+        raise DataError(
+            f"{path}: column {shown(column, 80)!r} is of type {shown(kind, 80)}; only numbers, texts and lists of them "
+            "are read. Write pictures as files and their paths into the column"
+        )
+
+
+def _cells(array: Any) -> Sequence[Any]:
+    """The cells of a column as Python objects; lists of numbers as arrays, which saves most of the time and memory."""
+    from pyarrow import types
+
+    kind = array.type
+    nested = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    if nested and (types.is_integer(kind.value_type) or types.is_floating(kind.value_type)):
+        return [cell.values.to_numpy(zero_copy_only=False) if cell.is_valid else None for cell in array]
+    cells: list[Any] = array.to_pylist()
+    return cells

@@ -9,15 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from meq.core.options import nearest
+from meq.data.files import BadRowError
 from meq.data.findings import DataError
-from meq.data.jsonl import BadRowError
-from meq.data.metrics import ACCURACY, Metric
-from meq.data.table_cells import is_empty, plain_text
-from meq.data.table_metrics import EXACT_MATCH, MICRO_F1, NEGATIVE_MAE, PEARSON, R2
+from meq.data.metrics import ACCURACY, EXACT_MATCH, MICRO_F1, NEGATIVE_MAE, PEARSON, R2, Metric
+from meq.data.table_columns import is_empty, plain_text
+from meq.options import nearest
 
 MANY_CLASSES = 10
 """With more classes than this, and than half of the rows, a column of classes is taken for a mistake."""
@@ -44,20 +41,30 @@ class Task(ABC):
         """What to keep of a cell; BadRowError if it is no label."""
 
     @abstractmethod
-    def target(self, kept: Any) -> Tensor:
-        """What the head is trained towards."""
+    def target(self, kept: Any) -> Any:
+        """What the head is trained towards, as a number or an array."""
 
-    @abstractmethod
     def settle(self, kept: Sequence[Any]) -> None:
         """Fix the labels, once those of all rows were seen."""
+        names = self._count(kept)
+        if self.given:
+            return
+        if len(names) < 2:
+            source = f"the label column {self.column!r}"
+            raise DataError(f"{source} holds a single label, {_listed(names)}; there is nothing to tell apart")
+        # numbers by value if all are numbers, else by the alphabet: so false comes before true, and no before yes
+        numbers = all(map(_is_number, names))
+        self.labels = tuple(sorted(names, key=lambda name: (float(name), name) if numbers else (0.0, name)))
+        self.places = {name: place for place, name in enumerate(self.labels)}
 
-    @abstractmethod
     def counts(self, kept: Sequence[Any]) -> dict[str, Any]:
         """What a split's labels are, for the record."""
+        names = self._count(kept)
+        return {name: names[name] for name in self.labels}
 
     def unseen(self, kept: Mapping[str, Sequence[Any]]) -> list[str]:
         """Labels that occur, but never in train, in words."""
-        counts = {split: Counter(name for names in rows for name in self._names(names)) for split, rows in kept.items()}
+        counts = {split: self._count(rows) for split, rows in kept.items()}
         train = counts["train"]
         absent = [name for name in self.labels if not train[name] and any(count[name] for count in counts.values())]
         return [
@@ -65,20 +72,13 @@ class Task(ABC):
             for name in absent
         ]
 
-    def _names(self, kept: Any) -> tuple[str, ...]:
-        return ()
+    def _count(self, kept: Sequence[Any]) -> Counter[str]:
+        """How often each label occurs in what was kept of some rows."""
+        return Counter()
 
     def _check_known(self, name: str) -> None:
         if self.given and name not in self.places:
             raise BadRowError("wrong label", f"{name!r} is none of the labels: {nearest(name, self.labels)}")
-
-    def _fix(self, names: Counter[str], source: str) -> None:
-        if self.given:
-            return
-        if len(names) < 2:
-            raise DataError(f"{source} holds a single label, {_listed(names)}; there is nothing to tell apart")
-        self.labels = tuple(sorted_labels(names))
-        self.places = {name: place for place, name in enumerate(self.labels)}
 
 
 class Classes(Task):
@@ -91,8 +91,8 @@ class Classes(Task):
         self._check_known(name)
         return name
 
-    def target(self, kept: str) -> Tensor:
-        return torch.tensor(self.places[kept])
+    def target(self, kept: str) -> int:
+        return self.places[kept]
 
     def settle(self, kept: Sequence[str]) -> None:
         names = Counter(kept)
@@ -102,14 +102,10 @@ class Classes(Task):
                 f"the label column {self.column!r} holds {len(names)} different values in {len(kept)} rows, too many "
                 f"for classes; do you mean {advice}?"
             )
-        self._fix(names, f"the label column {self.column!r}")
+        super().settle(kept)
 
-    def counts(self, kept: Sequence[str]) -> dict[str, Any]:
-        names = Counter(kept)
-        return {name: names[name] for name in self.labels}
-
-    def _names(self, kept: str) -> tuple[str, ...]:
-        return (kept,)
+    def _count(self, kept: Sequence[str]) -> Counter[str]:
+        return Counter(kept)
 
 
 class AnyLabels(Task):
@@ -131,20 +127,13 @@ class AnyLabels(Task):
             self._check_known(name)
         return names
 
-    def target(self, kept: tuple[str, ...]) -> Tensor:
-        target = torch.zeros(len(self.labels))
+    def target(self, kept: tuple[str, ...]) -> np.ndarray[Any, Any]:
+        target = np.zeros(len(self.labels), dtype=np.float32)
         target[[self.places[name] for name in kept]] = 1
         return target
 
-    def settle(self, kept: Sequence[tuple[str, ...]]) -> None:
-        self._fix(Counter(name for names in kept for name in names), f"the label column {self.column!r}")
-
-    def counts(self, kept: Sequence[tuple[str, ...]]) -> dict[str, Any]:
-        names = Counter(name for several in kept for name in several)
-        return {name: names[name] for name in self.labels}
-
-    def _names(self, kept: tuple[str, ...]) -> tuple[str, ...]:
-        return kept
+    def _count(self, kept: Sequence[tuple[str, ...]]) -> Counter[str]:
+        return Counter(name for names in kept for name in names)
 
 
 class Score(Task):
@@ -165,12 +154,12 @@ class Score(Task):
                 "wrong label", f"the label {text!r} in column {self.column!r} is no number, as a score must be"
             )
         number = float(text)
-        if not math.isfinite(number) or abs(number) > torch.finfo(torch.float32).max:
+        if not math.isfinite(number) or abs(number) > float(np.finfo(np.float32).max):
             raise BadRowError("not finite", f"the label in column {self.column!r} is {text}")
         return number
 
-    def target(self, kept: float) -> Tensor:
-        return torch.tensor(kept, dtype=torch.float32)
+    def target(self, kept: float) -> float:
+        return kept
 
     def settle(self, kept: Sequence[float]) -> None:
         if len(set(kept)) < 2:
@@ -193,13 +182,6 @@ def make_task(name: str, column: str, labels: Sequence[str] | None, separator: s
             raise DataError("the separator between labels must not be empty")
         return AnyLabels(column, labels, separator)
     return TASKS[name](column, labels)
-
-
-def sorted_labels(names: Sequence[str] | Mapping[str, int]) -> list[str]:
-    """Numbers by value if all are numbers, else by the alphabet; so false comes before true, and no before yes."""
-    if all(map(_is_number, names)):
-        return sorted(names, key=lambda name: (float(name), name))
-    return sorted(names)
 
 
 def _label(cell: Any, column: str) -> str:

@@ -1,20 +1,25 @@
-"""From the lines of a table to rows that are small to keep, and from a row to its example."""
+"""From the lines of a table to rows that are small to keep, and from a row to its example.
+
+Where no row can be used, the error gives the first reasons, and the mistake that is likely behind them.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from meq.core.options import nearest
-from meq.data.contract import Example
+from meq.data.contract import Example, plain_example
+from meq.data.files import BadRowError
 from meq.data.findings import DataError, Findings
-from meq.data.jsonl import BadRowError
 from meq.data.splitting import SYNONYMS, split_called
-from meq.data.table_cells import FileColumn, ModalityColumn, is_empty, plain_text
+from meq.data.table_columns import ABSOLUTE, URL, FileColumn, FileLookup, ModalityColumn, is_empty, plain_text
 from meq.data.table_files import TableFile
 from meq.data.table_labels import Task
+from meq.options import nearest
 
 
 class TableRow(NamedTuple):
@@ -51,7 +56,12 @@ class RowReader:
         for name in wanted:
             if file.expand([name])[name] != [name]:
                 raise DataError(f"{name!r} must name one column, not a pattern of several")
-        self._check_apart()
+        used = Counter(column for modality in modalities for column in modality.columns)
+        for column, count in used.items():
+            if column == single.label:
+                raise DataError(f"{column!r} is the label, and would be an input too; a model would only copy it")
+            if count > 1:
+                raise DataError(f"the column {column!r} is named for more than one modality")
         self.columns = [column for modality in modalities for column in modality.columns] + wanted
         place = {column: at for at, column in enumerate(self.columns)}
         self.places = [[place[column] for column in modality.columns] for modality in modalities]
@@ -80,11 +90,24 @@ class RowReader:
                 rows.append(row)
         return rows
 
+    def agreeing(self, rows: Sequence[TableRow], findings: Findings) -> list[TableRow]:
+        """The rows that fit what is known of each modality; the others, of another width, are reported."""
+        kept = []
+        for row in rows:
+            pairs = zip(self.modalities, row.cells, strict=True)
+            wrong = [modality.wrong(cell) for modality, cell in pairs if cell is not None]
+            message = next((each for each in wrong if each is not None), None)
+            if message is None:
+                kept.append(row)
+            else:
+                findings.report("wrong width", message, file=self.file.path, line=row.line)
+        return kept
+
     def example(self, row: TableRow) -> Example:
         pairs = zip(self.modalities, row.cells, strict=True)
         content = {modality.name: modality.content(kept) for modality, kept in pairs if kept is not None}
         target = None if self.single.label is None else self.task.target(row.label)
-        return Example(id=row.id, content=content, target=target, facts={"line": row.line})
+        return plain_example(id=row.id, content=content, target=target, facts={"line": row.line})
 
     def _row(self, line: int, cells: Sequence[Any]) -> TableRow:
         pairs = zip(self.modalities, self.places, strict=True)
@@ -124,11 +147,110 @@ class RowReader:
             raise BadRowError("wrong split", f"column {self.single.split!r} {trouble}")
         return called
 
-    def _check_apart(self) -> None:
-        """The label is no input, and no column is two modalities."""
-        used = Counter(column for modality in self.modalities for column in modality.columns)
-        for column, count in used.items():
-            if column == self.single.label:
-                raise DataError(f"{column!r} is the label, and would be an input too; a model would only copy it")
-            if count > 1:
-                raise DataError(f"the column {column!r} is named for more than one modality")
+
+LOOKED_AT = 3
+"""Names of missing files that are looked for elsewhere."""
+FOLDERS = 50
+"""Folders that they are looked for in."""
+ROOT = "on the command line root is the folder after the table"
+BY_KIND = {
+    "missing label": "is {label!r} the column of labels?",
+    "wrong label": "is {label!r} the column of labels, and is the task the right one?",
+    "wrong split": "is it the column of splits? Without one, rows are split by fractions",
+    "wrong numbers": "is it a column of numbers? Columns of texts are named with texts=, or --text",
+    "wrong text": "is it a column of texts? Columns of numbers are named with vectors=, or --vector",
+    "wrong path": "is it the column of paths?",
+    "wrong CSV": "are its cells separated by another character? Give it as delimiter=, or --set delimiter=';'",
+    "wrong encoding": "save the file as UTF-8",
+    "wrong JSON": "each line must be one JSON object",
+    "duplicate id": "is it the column of ids? Without one, rows are known by their line",
+}
+
+
+def read_rows_or_say_why(reader: RowReader, findings: Findings) -> list[TableRow]:
+    """The rows of a table. Where bad rows are errors and nothing was found, the error gives the likely remedy too."""
+    try:
+        return reader.read(findings)
+    except DataError as error:
+        advice = _file_remedy(reader.file.path, reader.modalities)
+        if findings.on_bad == "skip" or advice is None:
+            raise
+        raise DataError(*error.args, advice) from error
+
+
+def no_row(reader: RowReader, findings: Findings, message: str) -> DataError:
+    """The error that no row can be used: how many were left out and why, the first of them, and what to do."""
+    if not len(findings):
+        return DataError(f"{reader.file.path}: {message}; the file holds no rows")
+    counted = f"{reader.file.path}: {message}; {len(findings)} were left out: {dict(findings.counts)}"
+    advice = _file_remedy(reader.file.path, reader.modalities)
+    if advice is None:
+        kind, _ = findings.counts.most_common(1)[0]
+        advice = BY_KIND.get(kind, "").format(label=reader.single.label)
+    return DataError(counted, *findings.first(), *([advice] if advice else []))
+
+
+def _file_remedy(table: Path, modalities: Sequence[ModalityColumn]) -> str | None:
+    """For the first column of pictures or sounds none of which was found."""
+    for modality in modalities:
+        if isinstance(modality, FileColumn) and modality.files.missed and not modality.files.any_found:
+            return _remedy(table, modality.columns[0], modality.files)
+    return None
+
+
+def _remedy(table: Path, column: str, files: FileLookup) -> str:
+    names = files.missed
+    if any(URL.match(name) for name in names):
+        return f"column {column!r} holds addresses: download the {files.noun}s first, and write their paths there"
+    if all(ABSOLUTE.match(name) for name in names):
+        try:
+            above = os.path.commonpath([os.path.dirname(name) for name in names]) or os.sep
+        except ValueError:  # absolute on another system, or on several drives
+            above = "the folder above them"
+        outside = f"the paths in {column!r} are absolute and lie outside of {files.root}"
+        return f"{outside}: give {above} as root; {ROOT}"
+    if any(".." in name.split("/") for name in names):
+        return f"the paths in {column!r} go up with '..': write them relative to a folder above, and give that as root"
+    elsewhere = _found_elsewhere(table, files)
+    if elsewhere is not None:
+        return elsewhere
+    if all(" " in name and not Path(name).suffix.strip(".").isalnum() for name in names):
+        return f"the cells of {column!r} read like texts, not like paths: are the columns swapped?"
+    return (
+        f"is {files.root} the folder that the paths in {column!r} start from? If not, give that folder as root; {ROOT}"
+    )
+
+
+def _found_elsewhere(table: Path, files: FileLookup) -> str | None:
+    for name in files.missed[:LOOKED_AT]:
+        if ABSOLUTE.match(name):
+            continue
+        for folder in _places(table.parent, files.root):
+            if _is_file(folder / name):
+                return f"{name!r} lies in {folder}: give that as root; {ROOT}"
+        ending = next((end for end in (".jpg", ".png", ".jpeg", ".wav") if _is_file(files.root / f"{name}{end}")), None)
+        if ending is not None:
+            return f"the names lack their ending: there is a {files.noun} {name + ending!r}"
+        if "/" in name and _is_file(files.root / Path(name).name):
+            return f"{Path(name).name!r} lies in {files.root} itself: leave the folder out of the paths"
+    return None
+
+
+def _places(*near: Path) -> Iterator[Path]:
+    """Folders above and below the ones where the files should be."""
+    for folder in near:
+        yield folder
+        yield folder.parent
+        try:
+            with os.scandir(folder) as entries:
+                below = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except OSError:  # not ours to read: then nothing is suggested from there
+            continue
+        yield from (folder / name for name in below[:FOLDERS])
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False

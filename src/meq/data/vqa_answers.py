@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from meq.data.files import described, read_json
 from meq.data.findings import DataError
-from meq.data.jsonl import described, read_json
 
 PUNCTUATION = ';/[]"{}()=+\\_-><@`,?!'
 DIGITS_AROUND_COMMA = re.compile(r"\d,\d")
@@ -82,13 +82,6 @@ def worth(matches: int, people: int = 10) -> float:
     """mean_i min(1, matches among the others / 3), over the people i: 0, .3, .6, .9, 1 for 0 to 4 of ten."""
     matching = matches * min(1.0, (matches - 1) / 3)
     return (matching + (people - matches) * min(1.0, matches / 3)) / people if matches else 0.0
-
-
-def soft_accuracy(answer: str, answers: Sequence[str]) -> float:
-    """What one answer is worth, given the answers of people."""
-    given, differ = compared(answers)
-    answer = normalise(answer) if differ else tidy(answer)
-    return worth(given.count(answer), len(given))
 
 
 class Vocabulary:

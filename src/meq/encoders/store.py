@@ -3,8 +3,13 @@
     store/
       words-64-v1-float16-52b1.../      one folder per encoder: name, revision, weights, width, number format
         encoder.json                    which encoder that is, in words
-        3f9a....safetensors             shards, each with its own index (`shards`)
+        3f9a....safetensors             shards
         manifest.json                   written last: what was there when an encoding ended
+
+A shard is a safetensors file with its own index. Tensors, T tokens of n contents: `features` (T W), where the encoder
+gives them `boxes` (T 4), `spans` (T 2) and `times` (T 2), and per content `keys` (n 32), `ends` (n), `cut` (n) and
+`checksums` (n). A shard is named after the SHA-256 of its bytes and never changed: writing the same one twice is
+harmless, and a file that does not match its name is damaged.
 
 Contents are known by their fingerprint. The shards in the folder are the truth, and the index is made from them when it
 is opened: whoever adds a shard does so by one rename, and whoever reads needs no lock. One launch at a time writes to a
@@ -13,21 +18,46 @@ store (`writing.filling`); another one is refused. Everything is JSON or safeten
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from dataclasses import dataclass
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import torch
 from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
-from meq.core.options import nearest
-from meq.data.strict_json import parse_json
 from meq.encoders.contract import Encoder, Tokens
-from meq.encoders.shards import DTYPES, SHARD_NAME, DamagedError, Identity, Shard, StoreError, hash_matches
+from meq.options import nearest
+from meq.records import parse_json, sha256
 
+FORMAT = "1"
+"""Part of a folder's name: what another version of meq wrote otherwise is left alone."""
 MANIFEST, ENCODER = "manifest.json", "encoder.json"
+SHARD_NAME = re.compile(r"[0-9a-f]{64}\.safetensors")
+PLACES = {"boxes": (4, torch.float32), "spans": (2, torch.int64), "times": (2, torch.float32)}
+"""Where tokens lie in the original: numbers per token, and how they are stored."""
+NOWHERE = {"boxes": torch.nan, "spans": -1, "times": torch.nan}
+"""Stands for the place of a token that has none, where others in the shard have one."""
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+KEY_BYTES = 32
 OnDamage = Literal["encode", "raise"]
+
+
+class StoreError(OSError):
+    """The store cannot be read or written; the message says which file, why, and what to do."""
+
+
+class DamagedError(StoreError):
+    """A file of the store does not hold what was written to it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +99,54 @@ class FeatureStore:
         return [path for folder in folders for path in shard_files(folder) if not hash_matches(path)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Identity:
+    """Which features these are: the encoder in every respect that decides them, and the format of the numbers."""
+
+    name: str
+    revision: str
+    weight_hash: str
+    kind: str
+    width: int
+    dtype: str
+
+    @classmethod
+    def of(cls, encoder: Encoder, dtype: str) -> Identity:
+        if dtype not in DTYPES:
+            raise ValueError(f"features cannot be kept as {dtype!r}: {nearest(dtype, DTYPES)}")
+        parts = ("name", "revision", "weight_hash", "kind", "width")
+        return cls(**{part: getattr(encoder, part) for part in parts}, dtype=dtype)
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(json.dumps({**asdict(self), "format": FORMAT}, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def folder(self) -> str:
+        """A name that says what is inside and cannot lead anywhere else."""
+        readable = re.sub(r"[^A-Za-z0-9]+", "-", self.name).strip("-")[:60]
+        return f"{readable}-{self.dtype}-{self.digest[:16]}"
+
+
+def stored_form(tokens: Tokens, identity: Identity) -> Tokens:
+    """The tokens with the number formats of a shard, on the CPU; what a shard cannot hold is an error."""
+    x = tokens.features.detach().cpu()
+    if x.shape[-1] != identity.width:
+        raise StoreError(f"{identity.name} says that it is {identity.width} wide, and gave {x.shape[-1]} numbers")
+    features = x.to(DTYPES[identity.dtype])
+    if not bool(features.isfinite().all()):
+        largest = f"{float(x.abs().max()):.3g}"
+        raise StoreError(
+            f"{identity.name} gave a feature of {largest}, which {identity.dtype} cannot hold: use bfloat16"
+        )
+    given = {name: getattr(tokens, name) for name in PLACES}
+    places = {name: None if x is None else x.detach().cpu().to(PLACES[name][1]) for name, x in given.items()}
+    return Tokens(features=features, **places)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
 class Features:
     """The features of one encoder: an index over its shards. A place, once given, stays."""
 
@@ -84,19 +162,20 @@ class Features:
     def refresh(self) -> None:
         """Take in the shards that were added since, by this process or by another."""
         for path in shard_files(self.folder):
-            if path.name not in self.shards and path not in self.damaged:
-                try:
-                    self._take_in(Shard(path, self.identity))
-                except FileNotFoundError:  # another process found it damaged and removed it
-                    continue
-                except DamagedError as error:
-                    self.damaged[path] = str(error)
-
-    def _take_in(self, shard: Shard) -> None:
-        self.shards[shard.path.name] = shard
-        for row, key in enumerate(shard.keys):
-            if self._places.setdefault(key, len(self._rows)) == len(self._rows):
-                self._rows.append((shard, row))
+            if path.name in self.shards or path in self.damaged:
+                continue
+            try:
+                shard = Shard(path, self.identity)
+            except FileNotFoundError:  # another process found it damaged and removed it
+                continue
+            except DamagedError as error:
+                self.damaged[path] = str(error)
+                continue
+            self.shards[path.name] = shard
+            for row, key in enumerate(shard.keys):
+                if key not in self._places:  # two processes may have written the same content
+                    self._places[key] = len(self._rows)
+                    self._rows.append((shard, row))
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -142,6 +221,40 @@ class Features:
             return False
 
 
+class Memory:
+    """Features that are kept for as long as the process runs; read like `Features`, filled like a `ShardWriter`."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self._places: dict[bytes, int] = {}
+        self._rows: list[tuple[bytes, Tokens, bool]] = []
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._places
+
+    def add(self, key: bytes, tokens: Tokens, *, cut: bool) -> None:
+        self._places[key] = len(self._rows)
+        self._rows.append((key, stored_form(tokens, self.identity), cut))
+
+    def flush(self) -> None:
+        """Nothing is waiting."""
+
+    def place(self, key: bytes) -> int:
+        return self._places[key]
+
+    def key(self, place: int) -> bytes:
+        return self._rows[place][0]
+
+    def cut(self, place: int) -> bool:
+        return self._rows[place][2]
+
+    def read(self, place: int) -> Float[Tensor, "N W"]:
+        return self._rows[place][1].features
+
+    def tokens(self, place: int) -> Tokens:
+        return self._rows[place][1]
+
+
 def shard_files(folder: Path) -> list[Path]:
     """The files in the folder that are named as shards are; a link that leads out of it is refused."""
     try:
@@ -159,6 +272,11 @@ def shard_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+def hash_matches(path: Path) -> bool:
+    """Whether the file's bytes are those that it was named after."""
+    return sha256(path) == path.stem
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What the last encoding that ended left; empty before the first one has. Names that no shard has are refused."""
     path = folder / MANIFEST
@@ -172,3 +290,108 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not isinstance(shards, dict) or not all(SHARD_NAME.fullmatch(name) for name in shards):
         raise DamagedError(f"{path} is damaged: no list of shards. Delete it; the next encoding writes it anew")
     return manifest
+
+
+# -- one shard ---------------------------------------------------------------------------------------------------------
+
+
+class Shard:
+    """A shard that is mapped into memory; a content is checked when it is first read."""
+
+    def __init__(self, path: Path, identity: Identity) -> None:
+        self.path, self.size = path, path.stat().st_size
+        if self.size == 0:
+            raise DamagedError(f"{path} is damaged: it is empty")
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                self.tensors: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise DamagedError(f"{path} is damaged: {error}") from error
+        except FileNotFoundError:
+            raise
+        except OSError as error:  # no damage: a file that may not be read must not be taken for one to be replaced
+            raise StoreError(f"{path} cannot be read: {error}") from error
+        if metadata != _metadata(identity):
+            raise DamagedError(f"{path} is damaged, or not a shard of {identity.name} in format {FORMAT}")
+        self._check_shapes(identity)
+        self.keys = [bytes(row) for row in self.tensors["keys"].numpy()]
+        self.bounds: list[int] = [0, *self.tensors["ends"].tolist()]
+        self.cut: list[bool] = self.tensors["cut"].tolist()
+        self.sums: list[int] = self.tensors["checksums"].tolist()
+        self.sound = bytearray(len(self.keys))
+        """Which contents were checked since the shard was opened."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def features(self, row: int) -> Float[Tensor, "N W"]:
+        """A copy, in float32."""
+        start, end = self._checked(row)
+        return self.tensors["features"][start:end].to(torch.float32, copy=True)
+
+    def tokens(self, row: int) -> Tokens:
+        start, end = self._checked(row)
+        places = {name: self.tensors[name][start:end].clone() for name in PLACES if name in self.tensors}
+        return Tokens(features=self.features(row), **places)
+
+    def _checked(self, row: int) -> tuple[int, int]:
+        start, end = self.bounds[row], self.bounds[row + 1]
+        if not self.sound[row]:
+            if _checksum(self.keys[row], self.cut[row], self.tensors, start, end) != self.sums[row]:
+                raise DamagedError(
+                    f"{self.path} is damaged: content {row} of {len(self)} does not match its checksum. Encode again "
+                    "with FeatureStore(..., verify=True), or meq encode --verify, to replace what is damaged"
+                )
+            self.sound[row] = 1
+        return start, end
+
+    def _check_shapes(self, identity: Identity) -> None:
+        """Whatever the header says, nothing outside of the tensors is ever read."""
+        found = {name: (tuple(x.shape), x.dtype) for name, x in self.tensors.items()}
+        tokens, count = (found[name][0][:1] if name in found else (0,) for name in ("features", "ends"))
+        tables = {
+            "features": ((*tokens, identity.width), DTYPES[identity.dtype]),
+            "keys": ((*count, KEY_BYTES), torch.uint8),
+            "ends": (count, torch.int64),
+            "cut": (count, torch.bool),
+            "checksums": (count, torch.int64),
+        }
+        places = {name: ((*tokens, width), dtype) for name, (width, dtype) in PLACES.items() if name in found}
+        fits = found == tables | places and len(self.tensors["ends"]) > 0
+        if fits:
+            ends = self.tensors["ends"].numpy()
+            fits = bool((np.diff(ends, prepend=0) >= 0).all()) and (int(ends[-1]),) == tokens
+        if not fits:
+            raise DamagedError(f"{self.path} is damaged: its tensors do not fit together")
+
+
+def pack(contents: Sequence[tuple[bytes, Tokens, bool]], identity: Identity) -> bytes:
+    """The bytes of a shard: of each content its key, its tokens in `stored_form`, and whether it was cut."""
+    keys, parts, cut = zip(*contents, strict=True)
+    tensors = {"features": torch.cat([part.features for part in parts])}
+    for name, (width, _) in PLACES.items():
+        places = [getattr(part, name) for part in parts]
+        if any(each is not None for each in places):
+            nowhere = (torch.full((len(part.features), width), NOWHERE[name]) for part in parts)
+            tensors[name] = torch.cat([none if x is None else x for x, none in zip(places, nowhere, strict=True)])
+    ends = torch.tensor([len(part.features) for part in parts]).cumsum(0)
+    bounds = zip([0, *ends.tolist()], ends.tolist(), strict=False)
+    sums = [_checksum(key, was, tensors, *bound) for key, was, bound in zip(keys, cut, bounds, strict=True)]
+    tensors["keys"] = torch.frombuffer(bytearray(b"".join(keys)), dtype=torch.uint8).reshape(-1, KEY_BYTES)
+    tensors |= {"ends": ends, "cut": torch.tensor(cut), "checksums": torch.tensor(sums)}
+    return save(tensors, _metadata(identity))
+
+
+def _metadata(identity: Identity) -> dict[str, str]:
+    """One entry only: safetensors writes several in any order, and the same content would have several names."""
+    return {"meq features": f"format {FORMAT}, encoder {identity.digest}"}
+
+
+def _checksum(key: bytes, cut: bool, tensors: dict[str, Tensor], start: int, end: int) -> int:
+    """CRC-32 of all that is stored of a content, its key included: a changed index cannot pass off one for another."""
+    value = zlib.crc32(bytes([cut]), zlib.crc32(key))
+    for name in ("features", *PLACES):
+        if name in tensors and end > start:
+            value = zlib.crc32(tensors[name][start:end].view(torch.uint8).numpy().data, value)
+    return value

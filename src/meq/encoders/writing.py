@@ -9,37 +9,32 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from meq.data.content import Content, Picture, Regions, SoundFile
-from meq.data.findings import DataError, Finding
-from meq.encoders.contract import Encoder, Tokens
-from meq.encoders.processes import Share
-from meq.encoders.shards import DamagedError, Identity, Kept, StoreError, as_kept, hash_matches, pack
-from meq.encoders.store import ENCODER, MANIFEST, Features, FeatureStore, shard_files
-from meq.files import BusyError, alone, is_full, room_in_words, write_bytes
+from meq.encoders.contract import Tokens
+from meq.encoders.store import (
+    DTYPES,
+    ENCODER,
+    MANIFEST,
+    DamagedError,
+    Features,
+    FeatureStore,
+    Identity,
+    StoreError,
+    hash_matches,
+    pack,
+    shard_files,
+    stored_form,
+)
+from meq.encoders.survey import Share
+from meq.records import BusyError, alone, free_bytes, in_bytes, is_full, room_in_words, write_bytes
 
-BATCH = 32
-"""Contents that are given to an encoder at once."""
 FORGOTTEN_SECONDS = 3600.0
 """Where there are no locks: a half-written file that nobody has touched for so long is what a killed process left."""
-
-Bad = Callable[[bytes, Finding], None]
-"""Told of a content that cannot be encoded, by its key; may raise."""
-Done = Callable[[int], None]
-"""Told how many more contents are dealt with."""
-
-
-class Sink(Protocol):
-    """Where tokens go: a store, or memory."""
-
-    def __contains__(self, key: bytes) -> bool: ...
-    def add(self, key: bytes, tokens: Tokens, *, cut: bool) -> None: ...
-    def flush(self) -> None: ...
 
 
 class ShardWriter:
@@ -47,9 +42,10 @@ class ShardWriter:
 
     def __init__(self, features: Features, store: FeatureStore) -> None:
         self.features, self.store = features, store
-        self.pending: dict[bytes, Kept] = {}
+        self.pending: dict[bytes, tuple[Tokens, bool]] = {}
         self.bytes, self.since = 0, time.monotonic()
-        self._begin()
+        if not (_make_folder(features.folder) / ENCODER).exists():
+            self._write(ENCODER, _json(asdict(self.identity)))
 
     @property
     def identity(self) -> Identity:
@@ -61,16 +57,16 @@ class ShardWriter:
     def add(self, key: bytes, tokens: Tokens, *, cut: bool) -> None:
         if not self.pending:
             self.since = time.monotonic()
-        kept = as_kept(tokens, self.identity, cut=cut)
-        self.pending[key] = kept
-        self.bytes += kept.features.nbytes
+        stored = stored_form(tokens, self.identity)
+        self.pending[key] = stored, cut
+        self.bytes += stored.features.nbytes
         if self.bytes >= self.store.shard_bytes or time.monotonic() - self.since >= self.store.shard_seconds:
             self.flush()
 
     def flush(self) -> None:
         """Write what is pending, and take in what others have written meanwhile."""
         if self.pending:
-            content = pack(list(self.pending.items()), self.identity)
+            content = pack([(key, *stored) for key, stored in self.pending.items()], self.identity)
             self._write(f"{hashlib.sha256(content).hexdigest()}.safetensors", content)
             self.pending, self.bytes = {}, 0
         self.features.refresh()
@@ -80,11 +76,6 @@ class ShardWriter:
         content, path = _manifest_of(self.features), self.features.folder / MANIFEST
         if not path.is_file() or path.read_bytes() != content:
             self._write(MANIFEST, content)
-
-    def _begin(self) -> None:
-        folder = _made(self.features.folder)
-        if not (folder / ENCODER).exists():
-            self._write(ENCODER, _encoder_of(self.identity))
 
     def _write(self, name: str, content: bytes) -> None:
         path = self.features.folder / name
@@ -111,7 +102,7 @@ def mend(store: FeatureStore, identity: Identity) -> list[str]:
     except DamagedError as error:
         lost = []
         damaged[features.folder / MANIFEST] = str(error)
-    expected = {ENCODER: _encoder_of(identity)}
+    expected = {ENCODER: _json(asdict(identity))}
     if not damaged and features.as_listed():  # else an encoding was killed before it had written the manifest
         expected[MANIFEST] = _manifest_of(features)
     for name, content in expected.items():
@@ -126,76 +117,19 @@ def mend(store: FeatureStore, identity: Identity) -> list[str]:
     return found
 
 
-def fill(
-    sink: Sink, contents: Mapping[bytes, Callable[[], Content]], encoder: Encoder, *, bad: Bad, done: Done
-) -> None:
-    """Encode the contents that are not there yet, batch by batch; a content is made when its turn comes."""
-    keys = list(contents)
-    try:
-        for start in range(0, len(keys), BATCH):
-            batch = keys[start : start + BATCH]
-            missing = {key: contents[key]() for key in batch if key not in sink}
-            for key, tokens, cut in encode_batch(encoder, missing, bad):
-                sink.add(key, tokens, cut=cut)
-            done(len(batch))
-    except (DataError, KeyboardInterrupt):
-        sink.flush()  # what was encoded until now need not be encoded again
-        raise
-    sink.flush()
+def refuse_too_little_room(kept: Features, new: int) -> None:
+    """An error, before anything is encoded, if so many new contents cannot fit on the disk.
 
-
-def encode_batch(encoder: Encoder, contents: Mapping[bytes, Content], bad: Bad) -> Iterator[tuple[bytes, Tokens, bool]]:
-    """Keys, tokens, and whether the content was cut. `bad` is told of contents that cannot be encoded.
-
-    An encoder only counts what it cuts: where that was some of a batch and not all, each is encoded alone to see.
+    As large as those that are kept already; where there are none, as small as can be: one token each.
     """
-    if not contents:
-        return
-    before = encoder.truncated
-    try:
-        encoded = encoder(list(contents.values()))
-    except DataError as error:
-        if len(contents) == 1:
-            [(key, content)] = contents.items()
-            bad(key, broken(content, str(error)))
-        else:
-            yield from _one_by_one(encoder, contents, bad)
-        return
-    cut = encoder.truncated - before
-    if 0 < cut < len(contents):
-        encoder.truncated = before  # they are counted again, one by one
-        yield from _one_by_one(encoder, contents, bad)
-        return
-    if len(encoded) != len(contents):
-        raise ValueError(f"{encoder.name} was given {len(contents)} contents and encoded {len(encoded)}")
-    for (key, content), tokens in zip(contents.items(), encoded, strict=True):
-        if bool(tokens.features.isfinite().all()):
-            yield key, tokens, cut > 0
-        else:
-            message = f"{encoder.name} gave features that are not finite"
-            bad(key, Finding(kind="not finite", message=message, file=name_of(content)))
-
-
-def _one_by_one(encoder: Encoder, contents: Mapping[bytes, Content], bad: Bad) -> Iterator[tuple[bytes, Tokens, bool]]:
-    for key, content in contents.items():
-        yield from encode_batch(encoder, {key: content}, bad)
-
-
-def broken(content: Content, message: str) -> Finding:
-    """What is wrong with a content that could not be read."""
-    name = name_of(content)
-    kind = "broken picture" if isinstance(content, Picture | Regions) else "not encodable"
-    if isinstance(content, SoundFile):
-        kind = "broken sound"
-    return Finding(kind=kind, message=message.removeprefix(f"{name}: "), file=name)
-
-
-def name_of(content: Content) -> str:
-    if isinstance(content, Regions):
-        return str(content.picture)
-    if isinstance(content, str):
-        return f"the text {content[:60]!r}{'...' if len(content) > 60 else ''}"
-    return str(content) if isinstance(content, Picture | SoundFile) else type(content).__name__
+    least = kept.identity.width * DTYPES[kept.identity.dtype].itemsize
+    mean = sum(shard.size for shard in kept.shards.values()) / len(kept) if len(kept) else least
+    needed, free = new * max(mean, least), free_bytes(kept.folder)
+    if needed > free:
+        raise StoreError(
+            f"{kept.folder}: {new:,} contents take at least {in_bytes(needed)}, and {in_bytes(free)} are free on its "
+            "disk: make room, or choose another place for the store"
+        )
 
 
 def clear_forgotten(folder: Path, *, held: bool) -> None:
@@ -215,7 +149,7 @@ def filling(store: FeatureStore, share: Share) -> Iterator[None]:
         problem: str | None = None
         if share.first:
             try:
-                held = stack.enter_context(alone(_made(store.folder), busy(store.folder)))
+                held = stack.enter_context(alone(_make_folder(store.folder), busy(store.folder)))
             except BusyError as error:
                 problem = str(error)
             else:
@@ -241,16 +175,12 @@ def refuse_filling(store: FeatureStore) -> None:
             pass
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StoreError(f"{folder} cannot be made: {error}. The store needs a folder that can be written") from error
     return folder
-
-
-def _encoder_of(identity: Identity) -> bytes:
-    return _json(asdict(identity))
 
 
 def _manifest_of(features: Features) -> bytes:

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from meq.core.options import nearest
 from meq.core.state import under_autocast
+from meq.options import nearest
 
 Features = dict[str, Tensor]
 TokenMasks = dict[str, Bool[Tensor, "B _"]]
@@ -33,8 +33,7 @@ def admit(
     `like` is a tensor in the dtype and on the device of the model.
     """
     features, masks = as_tensors(features, masks, like)
-    _check_names(features, masks, widths)
-    batch = _batch_size(features)
+    batch = _checked_size(features, masks, widths)
     first = next(iter(features.values()))
     tokens: Features = {}
     real: TokenMasks = {}
@@ -43,9 +42,7 @@ def admit(
             tokens[name] = first.new_zeros(batch, 1, width)
             real[name] = torch.zeros(batch, 1, dtype=torch.bool, device=first.device)
             continue
-        x = _as_tokens(name, features[name], width)
-        if like is not None:
-            _check_kin(name, x, like)
+        x = _as_tokens(name, features[name], width, like)
         if name in masks:
             real[name] = _as_token_mask(name, masks[name], x)
             x = x.masked_fill(~real[name][..., None], 0)
@@ -81,25 +78,20 @@ def drop_modalities(tokens: Features, real: TokenMasks, chance: Bool[Tensor, "B 
 
 
 def _as_tensor(name: str, x: Any, like: Tensor | None) -> Tensor:
+    """Lists and arrays get the model's dtype, as they have none that was chosen for it. Whole numbers in arrays keep
+    theirs, to be refused as in tensors: they are ids more often than features."""
     if isinstance(x, Tensor):
         return x
     if x is None:
         raise TypeError(f"{name!r} is None: leave its key out where the whole batch lacks it, or mask single samples")
-    if isinstance(x, np.ndarray | list | tuple):
-        return _converted(name, x, like)
-    read = ": a model reads numbers, so encode it first, see meq.encoders" if isinstance(x, str | bytes) else ""
-    raise TypeError(f"{name!r} must be a tensor of features, got {_kind(x)}{read}")
-
-
-def _converted(name: str, x: Any, like: Tensor | None) -> Tensor:
-    """Lists and arrays have no dtype of a model's, so they get that of this one; whole numbers in arrays stay as they
-    are, to be refused as in tensors: they are ids more often than features."""
+    if not isinstance(x, np.ndarray | list | tuple):
+        read = ": a model reads numbers, so encode it first, see meq.encoders" if isinstance(x, str | bytes) else ""
+        raise TypeError(f"{name!r} must be a tensor of features, got {_kind(x)}{read}")
     whole = isinstance(x, np.ndarray) and x.dtype.kind not in "fV"
     dtype = None if whole else torch.get_default_dtype() if like is None else like.dtype
     try:
-        return torch.as_tensor(np.array(x) if isinstance(x, np.ndarray) else x, dtype=dtype).to(
-            "cpu" if like is None else like.device
-        )
+        made = torch.as_tensor(np.array(x) if isinstance(x, np.ndarray) else x, dtype=dtype)
+        return made if like is None else made.to(like.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
             f"{name!r} cannot be made a tensor of features: {error!s:.120}. Give rows of one length, numbers only"
@@ -123,21 +115,8 @@ def _kind(value: Any) -> str:
     return f"{type(value).__name__}: {value!r:.40}"
 
 
-def _check_kin(name: str, x: Tensor, like: Tensor) -> None:
-    """Features on the model's device and in its dtype. Autocast brings dtypes together by itself."""
-    if x.device != like.device:
-        raise ValueError(
-            f"{name!r} is on {x.device}, the model on {like.device}: move one of them with .to({str(like.device)!r})"
-        )
-    if x.dtype != like.dtype and like.is_floating_point() and not under_autocast(x):
-        mend = {torch.float32: ".float()", torch.float64: ".double()"}.get(like.dtype, f".to({like.dtype})")
-        raise TypeError(
-            f"{name!r} is {x.dtype}, the model's weights are {like.dtype}: give the features as {mend}, "
-            f"or the model as model.to({x.dtype})"
-        )
-
-
-def _check_names(features: Mapping[str, Tensor], masks: Mapping[str, Tensor], widths: Mapping[str, int]) -> None:
+def _checked_size(features: Mapping[str, Tensor], masks: Mapping[str, Tensor], widths: Mapping[str, int]) -> int:
+    """The size of the batch, once the names of features and masks are known and all modalities agree on it."""
     if not features:
         raise ValueError(f"no features were given; this model reads {', '.join(widths)}")
     for label, given in (("features", features), ("masks", masks)):
@@ -147,19 +126,17 @@ def _check_names(features: Mapping[str, Tensor], masks: Mapping[str, Tensor], wi
     for name in masks:
         if name not in features:
             raise ValueError(f"there is a mask for {name!r} but no features; leave both out where it is absent")
-
-
-def _batch_size(features: Mapping[str, Tensor]) -> int:
     sizes = {name: x.shape[0] for name, x in features.items() if x.ndim > 0}
     first = next(iter(sizes.values()), 0)
-    if any(size != first for size in sizes.values()):
+    if any(size != first for size in sizes.values()):  # no set of them: while a model is exported they are symbols
         raise ValueError(f"the modalities have different batch sizes: {sizes}")
     if first == 0:
         raise ValueError("the batch is empty: features have no samples")
     return first
 
 
-def _as_tokens(name: str, x: Tensor, width: int) -> Tensor:
+def _as_tokens(name: str, x: Tensor, width: int, like: Tensor | None) -> Tensor:
+    """Tokens of the right width, on the model's device and in its dtype. Autocast converts dtypes by itself."""
     if x.ndim not in (2, 3) or x.shape[-1] != width or not x.is_floating_point():
         mend = "" if x.is_floating_point() else ": use .float() if these are features, and an encoder if they are ids"
         raise ValueError(
@@ -169,6 +146,16 @@ def _as_tokens(name: str, x: Tensor, width: int) -> Tensor:
     x = x[:, None] if x.ndim == 2 else x
     if x.shape[1] == 0:
         raise ValueError(f"{name!r} has no tokens: leave it out, or give one token and a mask of False")
+    if like is not None and x.device != like.device:
+        raise ValueError(
+            f"{name!r} is on {x.device}, the model on {like.device}: move one of them with .to({str(like.device)!r})"
+        )
+    if like is not None and x.dtype != like.dtype and like.is_floating_point() and not under_autocast(x):
+        mend = {torch.float32: ".float()", torch.float64: ".double()"}.get(like.dtype, f".to({like.dtype})")
+        raise TypeError(
+            f"{name!r} is {x.dtype}, the model's weights are {like.dtype}: give the features as {mend}, "
+            f"or the model as model.to({x.dtype})"
+        )
     return x
 
 

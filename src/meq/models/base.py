@@ -1,4 +1,4 @@
-"""What every fusion model has in common: the way in, the way out, saving and loading."""
+"""What every fusion model has in common: checked features in, an answer out, saving and loading."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from meq.blocks.dropout import keep_masks
 from meq.core.operator import Operator
-from meq.core.options import nearest, real_number, whole_number
 from meq.core.solution import Solution
 from meq.core.state import Masks, State
 from meq.models.admit import Features, TokenMasks, admit, as_tensors, drop_modalities
+from meq.models.blocks import keep_masks
 from meq.models.heads import make_head
 from meq.models.hub import Saveable
-from meq.models.readout import Pooled, make_readout
+from meq.models.readout import PooledReadout, make_readout
+from meq.options import nearest, real_number, whole_number
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,16 +40,12 @@ class Output:
         states = self.pooled if self.solution is None else self.solution.state
         kind = "pooled" if self.solution is None else "states"
         went = "none, the model does not iterate" if self.solution is None else self.solution.in_a_line()
-        lines = [
-            f"logits: {logits}",
-            f"{kind}: {', '.join(f'{name} {_shape(x)}' for name, x in states.items())}",
-            f"iteration: {went}",
-        ]
-        return "\n".join(lines)
+        shapes = ", ".join(f"{name} {_shape(x)}" for name, x in states.items())
+        return f"logits: {logits}\n{kind}: {shapes}\niteration: {went}"
 
 
 @dataclass(frozen=True, eq=False)
-class Fused:
+class FusedState:
     """States that are ready to be read."""
 
     state: State
@@ -70,15 +66,14 @@ class FusionModel(Saveable, nn.Module):
         widths: Mapping[str, int],
         classes: int | None,
         dim: int,
-        *,
-        readout: str = "pooled",
         heads: int = 8,
+        readout: str = "pooled",
         head: str = "classes",
         head_width: int = 1024,
         modality_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_names(widths)
+        _check_names(widths)
         for label, size in (("dim", dim), ("heads", heads), ("head_width", head_width)):
             whole_number(label, size)
         if classes is not None:
@@ -86,7 +81,7 @@ class FusionModel(Saveable, nn.Module):
         real_number("modality_dropout", modality_dropout, wanted="must lie in [0, 1)", low=0.0, high=1.0)
         self.widths, self.classes, self.dim = dict(widths), classes, dim
         self.head_kind, self.modality_dropout = head, modality_dropout
-        self.pool: Pooled = make_readout(readout, self.state_names, dim, heads)
+        self.pool: PooledReadout = make_readout(readout, self.state_names, dim, heads)
         self.head = None if classes is None else make_head(head, self.summary_width, classes, head_width)
 
     def forward(
@@ -121,7 +116,7 @@ class FusionModel(Saveable, nn.Module):
         return None
 
     @abstractmethod
-    def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Fused:
+    def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> FusedState:
         """Features become states."""
 
     def summary(self, pooled: dict[str, Tensor]) -> Float[Tensor, "B S"]:
@@ -150,7 +145,11 @@ class FusionModel(Saveable, nn.Module):
     ) -> Output:
         tokens, real = admit(features, masks, self.widths, like=self._like)
         if self.training and self.modality_dropout > 0:
-            tokens, real = drop_modalities(tokens, real, self._chance(tokens, seeds))
+            like = next(iter(tokens.values()))
+            # an own stream of draws: the seeds themselves serve the dropout inside the map
+            drawn = None if seeds is None else seeds + 1
+            kept = keep_masks(like.shape[0], (len(tokens),), self.modality_dropout, like=like, seeds=drawn)
+            tokens, real = drop_modalities(tokens, real, kept == 0)
         fused = self.fuse(tokens, real, seeds)
         pooled = self.pool(fused.state, fused.masks)
         logits = None if self.head is None else self.head(self.summary(pooled))
@@ -158,19 +157,13 @@ class FusionModel(Saveable, nn.Module):
 
     @property
     def _like(self) -> Tensor | None:
-        """A parameter in the dtype and on the device that features must have; None where nobody can tell.
+        """A parameter in the dtype and on the device that features must have; None where that is unknown.
 
         A compiled model was looked at before; one whose parts lie on several devices moves what it reads by itself.
         """
         if torch.compiler.is_compiling() or hasattr(self, "hf_device_map"):
             return None
         return next(iter(self.pool.stand_ins.values()))
-
-    def _chance(self, tokens: Features, seeds: Tensor | None) -> Bool[Tensor, "B M"]:
-        like = next(iter(tokens.values()))
-        # an own stream of draws: the seeds themselves serve the dropout inside the map
-        seeds = None if seeds is None else seeds + 1
-        return keep_masks(like.shape[0], (len(tokens),), self.modality_dropout, like=like, seeds=seeds) == 0
 
     def _score_choices(
         self, features: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None, seeds: Tensor | None
@@ -198,7 +191,7 @@ def _shape(x: Tensor) -> str:
     return f"{' x '.join(map(str, x.shape))} {str(x.dtype).removeprefix('torch.')}"
 
 
-def check_names(widths: Mapping[str, int]) -> None:
+def _check_names(widths: Mapping[str, int]) -> None:
     if not isinstance(widths, Mapping) or not widths:
         raise TypeError(f"widths must be a dict such as {{'image': 768, 'text': 384}}, got {widths!r:.80}")
     for name, width in widths.items():

@@ -14,14 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from meq.blocks.attention import Attention
-from meq.blocks.inject import Injection
-from meq.blocks.mlp import FeedForward
-from meq.core.options import checked_options, whole_number
 from meq.core.state import State
 from meq.models.admit import Features, TokenMasks
-from meq.models.base import Fused, FusionModel
-from meq.models.masks import readable_keys
+from meq.models.base import FusedState, FusionModel
+from meq.models.blocks import Attention, FeedForward, Injection, readable_keys
+from meq.options import checked_options, whole_number
 
 
 class SinglePass(FusionModel):
@@ -43,9 +40,7 @@ class SinglePass(FusionModel):
         """`hidden` is the width of the mixing layers' inside, 4 `dim` unless given; `depth` their number."""
         self.hidden = 4 * whole_number("dim", dim) if hidden is None else whole_number("hidden", hidden)
         whole_number("depth", depth)
-        super().__init__(
-            widths, classes, dim, heads=heads, head=head, head_width=head_width, modality_dropout=modality_dropout
-        )
+        super().__init__(widths, classes, dim, heads, "pooled", head, head_width, modality_dropout)
         self.inject = nn.ModuleDict({name: Injection(width, dim) for name, width in widths.items()})
         self.build(heads, depth)
 
@@ -53,9 +48,9 @@ class SinglePass(FusionModel):
     def build(self, heads: int, depth: int) -> None:
         """Make the layers that fuse."""
 
-    def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Fused:
+    def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> FusedState:
         state = {name: self.inject[name](x) for name, x in features.items()}
-        return Fused(self.mix(state, masks), masks)
+        return FusedState(self.mix(state, masks), masks)
 
     def mix(self, state: State, masks: TokenMasks) -> State:
         """Let the tokens meet; a model that fuses after pooling leaves them alone."""

@@ -5,18 +5,115 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+from torch import Tensor, nn
+
 from meq.core.backward import Backward, Unrolled
 from meq.core.iteration import TOLERANCE
-from meq.core.options import checked_options, switch
 from meq.core.solvers import Solver
-from meq.models.base import check_names
-from meq.models.coupling import Coupling
-from meq.models.iterated import Iterated
-from meq.models.sides import Design, Parts
+from meq.core.state import State
+from meq.models.admit import Features, TokenMasks
+from meq.models.blocks import keep_masks, readable_keys
+from meq.models.iterated import Context, IteratedModel, PreparedOperator
+from meq.models.sides import SIDES, Design, Parts, Side
+from meq.options import checked_options, nearest, switch
+
+
+class Coupling(PreparedOperator):
+    """T = [F_a; F_b; ...] on the complete graph: every side reads all the others."""
+
+    def __init__(self, widths: Mapping[str, int], design: Design, parts: Mapping[str, Parts] | None = None) -> None:
+        super().__init__()
+        parts = parts or {}
+        for name in parts:
+            if name not in widths:
+                raise ValueError(f"parts has the unknown modality {name!r}: {nearest(name, widths)}")
+        if design.mixer not in SIDES:
+            raise ValueError(f"there is no mixer {design.mixer!r}: {nearest(design.mixer, SIDES)}")
+        if design.start not in ("injection", "zero"):
+            raise ValueError(f"there is no start {design.start!r}: {nearest(design.start, ['injection', 'zero'])}")
+        self.design = design
+        self.sides: Mapping[str, Side] = nn.ModuleDict(  # type: ignore[assignment]
+            {
+                name: SIDES[design.mixer](name, width, list(widths), design, parts.get(name, Parts()))
+                for name, width in widths.items()
+            }
+        )
+
+    def prepare(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Context:
+        """The context of one solve: what does not change along the iteration is computed here, once."""
+        lengths = {name: x.shape[1] for name, x in features.items()}
+        context = Context(
+            features=features,
+            feature_masks=masks,
+            injection={},
+            masks=masks,
+            own_keys={},
+            cross_keys={},
+            someone={},
+            keep={},
+        )
+        for name, side in self.sides.items():
+            side.check(lengths)
+            others = [other for other in features if other != name]
+            context["own_keys"][name], _ = readable_keys([name], features, masks)
+            context["cross_keys"][name], context["someone"][name] = readable_keys(others, features, masks)
+        context["injection"] = self.injections(features, masks)
+        if self.training and self.design.dropout > 0:
+            sides = dict(self.sides.items())
+            context["keep"] = draw_keep_masks(sides, context["injection"], self.design.dropout, seeds)
+        return context
+
+    def injections(self, features: Features, masks: TokenMasks) -> State:
+        return {name: side.enter(features[name], masks.get(name)) for name, side in self.sides.items()}
+
+    def state_masks(self, masks: TokenMasks) -> dict[str, Tensor]:
+        """The features' masks in the shape of the states."""
+        return {name: self.sides[name].state_mask(mask) for name, mask in masks.items()}
+
+    def start(self, inputs: Context) -> State:
+        if self.design.start == "zero":
+            return {name: torch.zeros_like(f) for name, f in inputs["injection"].items()}
+        return dict(inputs["injection"])
+
+    def forward(self, state: State, inputs: Context) -> State:
+        normed, slots = self._project(state)
+        return {name: side(state, normed, slots, inputs) for name, side in self.sides.items()}
+
+    def openness(self, state: State, inputs: Context) -> State:
+        """The gates' values at a state; nothing for sides without one."""
+        normed, slots = self._project(state)
+        return {
+            name: side.openness(state, normed, slots, inputs)
+            for name, side in self.sides.items()
+            if side.gate is not None
+        }
+
+    def attention(self, state: State, inputs: Context) -> dict[str, dict[str, Tensor]]:
+        _, slots = self._project(state)
+        return {name: side.attention(slots, inputs) for name, side in self.sides.items()}
+
+    def _project(self, state: State) -> tuple[State, dict[str, dict[str, Tensor]]]:
+        """One LayerNorm and one matrix product per state serve all that reads it, here and on the other sides."""
+        normed = {name: self.sides[name].norm(z) for name, z in state.items()}
+        return normed, {name: self.sides[name].project_slots(n) for name, n in normed.items()}
+
+
+def draw_keep_masks(
+    sides: Mapping[str, Side], injections: State, rate: float, seeds: Tensor | None
+) -> dict[str, dict[str, Tensor]]:
+    """One dropout mask per sample, modality and site, shared by the tokens, so that padding changes nothing."""
+    like = next(iter(injections.values()))
+    total = sum(len(side.dropout_sites) for side in sides.values())
+    rows = iter(keep_masks(like.shape[0], (total, like.shape[-1]), rate, like=like, seeds=seeds).unbind(1))
+    return {
+        name: {site: next(rows) if injections[name].ndim == 2 else next(rows)[:, None] for site in side.dropout_sites}
+        for name, side in sides.items()
+    }
 
 
 @checked_options
-class MutualEquilibrium(Iterated):
+class MutualEquilibrium(IteratedModel):
     """Two or more modalities whose states update each other: z_a <- F_a(x_a, z_a, z_others).
 
     The defaults are the paper's.
@@ -55,24 +152,10 @@ class MutualEquilibrium(Iterated):
         parts M, S and the soft gate off. `parts` replaces S, M or f of a modality by modules of your own. `solver`, the
         damped iteration unless given, `backward`, `steps` and `tol` say how it is run, and can be set again later.
         """
-        check_names(widths)
+        super().__init__(widths, classes, dim, heads, readout, head, head_width, modality_dropout)
         if len(widths) < 2:
             raise ValueError(f"a mutual equilibrium needs at least two modalities, got {list(widths)}")
-        super().__init__(
-            widths,
-            classes,
-            dim,
-            steps=steps,
-            tol=tol,
-            solver=solver,
-            backward=backward,
-            damping=damping,
-            readout=readout,
-            heads=heads,
-            head=head,
-            head_width=head_width,
-            modality_dropout=modality_dropout,
-        )
+        self.run_by(steps, tol, solver, backward, damping)
         self.custom = parts is not None
         design = Design(
             dim=dim,

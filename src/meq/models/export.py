@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from meq.blocks.gmlp import SpatialMixer
+from meq.core.operator import held_still
 from meq.models.base import FusionModel
+from meq.models.blocks import SpatialMixer
+from meq.records import sync
 
 DynamicShape = dict[int, Dim]
 
@@ -50,12 +51,18 @@ def export(
     state from there on, as it does in eager mode: the answers are the same, only the time saved by stopping early is
     lost. Checks of values (NaN, a sample without any modality) are left out.
     """
-    tensors = _named(features, masks or {})
-    with _evaluating(model), torch.no_grad():
-        model(features, masks)  # what is wrong with the example is said in the model's own words
-        return torch.export.export(
-            Inference(model), (_two_samples(tensors),), dynamic_shapes=(_free_axes(model, tensors),)
-        )
+    tensors = dict(features)
+    for name, mask in (masks or {}).items():
+        if mask_name(name) in features:
+            raise ValueError(
+                f"the modality {mask_name(name)!r} has the name of another one's mask: rename it for export"
+            )
+        tensors[mask_name(name)] = mask
+    with held_still(model), torch.no_grad():
+        model(features, masks)  # so that an example that does not fit gives the model's own error message
+        # with at least two samples: the tracer takes an axis of length one for a constant
+        example = {name: x if x.shape[0] > 1 else torch.cat([x, x]) for name, x in tensors.items()}
+        return torch.export.export(Inference(model), (example,), dynamic_shapes=(_free_axes(model, tensors),))
 
 
 def export_onnx(
@@ -93,49 +100,22 @@ def write_onnx(program: ExportedProgram, path: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".exporting-") as staging:
         file = Path(staging) / path.name
         converted.save(file, external_data=False)
+        sync(file)
         os.replace(file, path)
+        sync(path.parent)
     return path
 
 
-def _named(features: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Features and masks side by side, under the names of the exported inputs."""
-    named = {mask_name(name): mask for name, mask in masks.items()}
-    for name in features:
-        if name in named:
-            raise ValueError(f"the modality {name!r} has the name of another one's mask: rename it for export")
-    return {**features, **named}
-
-
-def _two_samples(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The example with at least two samples: the tracer takes an axis of length one for a constant."""
-    return {name: x if x.shape[0] > 1 else torch.cat([x, x]) for name, x in tensors.items()}
-
-
 def _free_axes(model: FusionModel, tensors: dict[str, Tensor]) -> dict[str, DynamicShape]:
+    """The batch and the token axes that stay free; not those of vectors and single tokens, nor where weights belong to
+    positions, as in a gMLP."""
     batch = Dim("batch", min=1)
-    tokens = {name: _token_axis(model, name, tensors[name]) for name in model.widths if name in tensors}
+    fixed = any(isinstance(module, SpatialMixer) for module in model.modules())
     axes: dict[str, DynamicShape] = {}
-    for name, axis in tokens.items():
-        # multiple choice puts the choices' axis before the tokens'; how many there are stays fixed
-        place = tensors[name].ndim - 2
+    for name in [name for name in model.widths if name in tensors]:
+        x = tensors[name]
+        place = x.ndim - 2  # multiple choice puts the choices' axis before the tokens'; how many there are stays fixed
+        axis = None if fixed or x.ndim < 3 or x.shape[-2] == 1 else Dim(f"{name}_tokens", min=1)
         for each in {name, mask_name(name)} & tensors.keys():
             axes[each] = {0: batch} if axis is None or place >= tensors[each].ndim else {0: batch, place: axis}
     return {name: axes[name] for name in tensors}  # the tracer compares the order too
-
-
-def _token_axis(model: FusionModel, name: str, x: Tensor) -> Dim | None:
-    """The free token axis of a modality; None for vectors, for single tokens, and where weights belong to positions."""
-    fixed = any(isinstance(module, SpatialMixer) for module in model.modules())
-    return None if fixed or x.ndim < 3 or x.shape[-2] == 1 else Dim(f"{name}_tokens", min=1)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and every part's own mode again afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode

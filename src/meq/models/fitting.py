@@ -1,22 +1,21 @@
-"""A config from somewhere, held against the weights beside it before a model of its size is made.
+"""A model's config, checked against the weights stored beside it before a model of its size is made.
 
-Both may come from strangers. The header of a safetensors file says which tensors there are; the model is first built on
-the meta device, where a width of a million costs nothing, and only one that has these tensors is built for good.
+Neither file is trusted. The header of a safetensors file says which tensors there are; the model is first built on
+the meta device, where a width of a million costs nothing, and only one that has these tensors is built in full.
 """
 
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import nn
 
-from meq.core.options import nearest
+from meq.options import nearest
+from meq.records import JsonError, parse_json
 
 LARGEST_CONFIG = 1 << 20
 """Bytes: a config names a few dozen options."""
@@ -25,7 +24,7 @@ SHOWN = 3
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
-class Stored(NamedTuple):
+class StoredTensor(NamedTuple):
     """A tensor as the header of its file describes it."""
 
     shape: tuple[int, ...]
@@ -34,7 +33,7 @@ class Stored(NamedTuple):
 
 class Header(NamedTuple):
     file: str
-    tensors: dict[str, Stored]
+    tensors: dict[str, StoredTensor]
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -42,8 +41,8 @@ def read_config(path: Path) -> dict[str, Any]:
     if path.stat().st_size > LARGEST_CONFIG:
         raise ValueError(f"{path} is {path.stat().st_size:,} bytes long: it is not the config of a model of meq")
     try:
-        config = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, or nested without end
+        config = parse_json(path.read_bytes(), constants=True)
+    except JsonError as error:
         raise ValueError(f"{path} is damaged, it is not JSON: {error!s:.200}") from error
     if not isinstance(config, dict) or not isinstance(config.get("model"), str) or "options" not in config:
         raise ValueError(f"{path} does not name a model and its options: it was not written by meq")
@@ -60,16 +59,22 @@ def read_header(path: Path) -> Header:
     except SafetensorError as error:
         raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from error
     with open(path, "rb") as file:
-        content = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        content = parse_json(file.read(int.from_bytes(file.read(8), "little")))
     content.pop("__metadata__", None)
-    return Header(str(path), {name: Stored(tuple(x["shape"]), x["dtype"]) for name, x in content.items()})
+    return Header(str(path), {name: StoredTensor(tuple(x["shape"]), x["dtype"]) for name, x in content.items()})
 
 
 def built_for(
     cls: Any, config: Mapping[str, Any], header: Header, *, changes: Mapping[str, Any], source: str
 ) -> Callable[[], Any]:
     """The model that the config describes, as a function that builds it, once it is sure to fit the weights."""
-    kind = _class_named(config["model"], cls, source)
+    known = {each.__name__: each for each in (cls, *_descendants(cls))}
+    name = config["model"]
+    if name not in known:
+        raise ValueError(
+            f"{source} holds a {name:.80}, which {cls.__name__}.from_pretrained does not load: {nearest(name, known)}"
+        )
+    kind = known[name]
     _check_config(config, _options_of(kind), header)
 
     def build() -> Any:
@@ -84,8 +89,10 @@ def built_for(
             raise ValueError(f"{config['file']}: {error!s:.300}") from error
     changed = f", with {', '.join(changes)} as given now," if changes else ""
     _check_shapes(shapes, config["file"] + changed, header)
-    dtype = _common_dtype(header)
-    return lambda: _as_stored(build(), dtype)
+    # in the dtype it was saved in, where the weights share one: a model in double precision is not rounded
+    found = {tensor.dtype for tensor in header.tensors.values()}
+    dtype = DTYPES.get(found.pop()) if len(found) == 1 else None
+    return build if dtype is None else lambda: build().to(dtype)
 
 
 def _options_of(kind: Any) -> list[str]:
@@ -97,15 +104,6 @@ def _options_of(kind: Any) -> list[str]:
         if found and not any(option.kind is option.VAR_KEYWORD for option in found.values()):
             break
     return names
-
-
-def _class_named(name: str, cls: Any, source: str) -> Any:
-    known = {each.__name__: each for each in (cls, *_descendants(cls))}
-    if name not in known:
-        raise ValueError(
-            f"{source} holds a {name:.80}, which {cls.__name__}.from_pretrained does not load: {nearest(name, known)}"
-        )
-    return known[name]
 
 
 def _descendants(cls: Any) -> list[Any]:
@@ -130,26 +128,14 @@ def _check_config(config: Mapping[str, Any], known: list[str], header: Header) -
 
 def _check_shapes(shapes: Mapping[str, tuple[int, ...]], config: str, header: Header) -> None:
     stored = {name: tensor.shape for name, tensor in header.tensors.items()}
+    missing = [f"{name} is {shapes[name]} by the options and missing there" for name in shapes if name not in stored]
+    unknown = [f"{name} is there and not in the model" for name in stored if name not in shapes]
+    both = [name for name in shapes if name in stored and stored[name] != shapes[name]]
     wrong = [
-        f"{name} is {shape} by the options and missing there" for name, shape in shapes.items() if name not in stored
-    ]
-    wrong += [f"{name} is there and not in the model" for name in stored if name not in shapes]
-    wrong += [
-        f"{name} is {shape} by the options and {stored[name]} there"
-        for name, shape in shapes.items()
-        if name in stored and stored[name] != shape
+        *missing,
+        *unknown,
+        *(f"{name} is {shapes[name]} by the options and {stored[name]} there" for name in both),
     ]
     if wrong:
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise ValueError(f"the options in {config} do not fit {header.file}: {'; '.join(wrong[:SHOWN])}{more}")
-
-
-def _common_dtype(header: Header) -> torch.dtype | None:
-    """The floating-point dtype of the weights, where they share one."""
-    found = {tensor.dtype for tensor in header.tensors.values()}
-    return DTYPES.get(found.pop()) if len(found) == 1 else None
-
-
-def _as_stored(model: nn.Module, dtype: torch.dtype | None) -> nn.Module:
-    """In the dtype it was saved in: a model in double precision is not rounded by saving it."""
-    return model if dtype is None else model.to(dtype)

@@ -1,4 +1,4 @@
-"""From a summary vector to what the task asks for."""
+"""Heads turn a summary vector into the answer that the task asks for."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from meq.blocks.mlp import MLP
-from meq.core.options import nearest
+from meq.models.blocks import MLP
+from meq.options import nearest
 
 HEADS = {
     "classes": "one of C classes: logits for a softmax",
@@ -26,6 +26,11 @@ def make_head(kind: str, width: int, classes: int, hidden: int) -> nn.Module:
     if kind == "ordinal":
         return OrdinalHead(width, classes, hidden)
     return MLP(width, hidden, 1 if kind in ("choices", "score") else classes)
+
+
+def probabilities(logits: Float[Tensor, "*axes C"], kind: str) -> Float[Tensor, "*axes C"]:
+    """What a head's logits say of each class: any of several labels (sigmoid), or one of them (softmax)."""
+    return logits.sigmoid() if kind == "labels" else logits.softmax(-1)
 
 
 class OrdinalHead(nn.Module):

@@ -1,31 +1,40 @@
-"""Saving and loading in the Hugging Face layout: `config.json` and `model.safetensors`, nothing that runs code."""
+"""Saving and loading in the Hugging Face layout: `config.json` and `model.safetensors`, nothing that runs code.
+
+A saved model lies in a folder of this machine, or on the Hugging Face Hub.
+"""
 
 from __future__ import annotations
 
+import difflib
 import errno
 import json
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from huggingface_hub import ModelHubMixin
+from huggingface_hub import ModelHubMixin, constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
 from meq.core.backward import Backward
 from meq.core.solvers import Solver
-from meq.models.find import fetched, missing_here
 from meq.models.fitting import built_for, read_config, read_header
+from meq.records import sync
 from meq.version import __version__
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 STAGING = ".saving-"
 """What the folder of a save under way is called; one that a killed process left is removed by the next save."""
+ANSWER_SECONDS = 5.0
+"""How long the Hub may take to say whether it knows a name; what it knows may take longer to download."""
+SHOWN = 5
+"""How many names beside a misspelt one are shown."""
 Model = TypeVar("Model", bound="Saveable")
 
 
@@ -53,10 +62,16 @@ class Saveable(nn.Module, ModelHubMixin, library_name="meq", license="apache-2.0
         folder = Path(save_directory)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _remove_leftovers(folder)
+            for left in folder.glob(f"{STAGING}*"):
+                shutil.rmtree(left, ignore_errors=True)
             with tempfile.TemporaryDirectory(dir=folder, prefix=STAGING) as staging:
                 super().save_pretrained(staging, model_card_kwargs=model_card_kwargs)
-                _move_whole(Path(staging), folder)
+                files = sorted(Path(staging).iterdir())
+                for file in files:  # every file is on disk before the first one replaces what was there
+                    sync(file)
+                for file in files:
+                    os.replace(file, folder / file.name)
+                sync(folder)
         except (OSError, SafetensorError) as error:
             raise _unsaved(folder, error) from error
         return self.push_to_hub(repo_id or folder.name, **push_to_hub_kwargs) if push_to_hub else None
@@ -127,29 +142,6 @@ def _file(place: str | Path, name: str, where: dict[str, Any]) -> Path:
     return path
 
 
-def _move_whole(staging: Path, folder: Path) -> None:
-    """Every file on disk before the first one replaces what was there."""
-    files = sorted(staging.iterdir())
-    for file in files:
-        _flush(file)
-    for file in files:
-        os.replace(file, folder / file.name)
-    _flush(folder)
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    for path in folder.glob(f"{STAGING}*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
 def _unsaved(folder: Path, error: OSError | SafetensorError) -> OSError:
     """One kind of error, with its number, whoever was writing: safetensors knows of errors only as text."""
     number = error.errno if isinstance(error, OSError) else None
@@ -159,4 +151,65 @@ def _unsaved(folder: Path, error: OSError | SafetensorError) -> OSError:
     room = " Make room and save again." if number in (errno.ENOSPC, errno.EDQUOT) else ""
     return OSError(
         number or errno.EIO, f"the model could not be saved to {folder}: {reason}. What was there before stays.{room}"
+    )
+
+
+def missing_here(place: str | Path, what: str) -> str | None:
+    """What to say of a name that is no folder, unless it could be one of the Hub: `owner/name` with no such owner here.
+
+    `what` says in a word what was looked for, such as a model.
+    """
+    if not isinstance(place, str | Path) or not str(place):
+        return f"a {what} is given by its folder, or by owner/name on the Hub, got {place!r:.80}"
+    path = Path(place)
+    if path.is_file():
+        return f"{place} is a file: a {what} is given by the folder it lies in"
+    looks_local = path.is_absolute() or str(place).startswith((".", "~")) or "\\" in str(place)
+    if path.exists() or (not looks_local and len(path.parts) == 2 and not path.parent.is_dir()):
+        return None
+    if not path.parent.is_dir():
+        return f"there is no {what} {place}: {path.parent} is not there either"
+    names = sorted(each.name for each in path.parent.iterdir() if each.is_dir() and not each.name.startswith("."))
+    close = difflib.get_close_matches(path.name, names, n=1, cutoff=0.5)
+    guess = f"did you mean {close[0]!r}? " if close else ""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    beside = f"{', '.join(names[:SHOWN]) or 'none'}{more}"
+    return f"there is no {what} {place}: {guess}Folders beside it: {beside}. A name of the Hub is owner/name"
+
+
+def fetched(name: str, files: Sequence[str], *, what: str, **where: Any) -> list[Path]:
+    """Files of a repository, from the Hub or from what it left in the cache. `where` is that of `hf_hub_download`.
+
+    One short question comes first: `hf_hub_download` would ask a Hub out of reach for half a minute.
+    """
+    if not where.get("local_files_only"):
+        where = _reachable(name, files[0], what, where)
+    try:
+        return [Path(hf_hub_download(repo_id=name, filename=file, **where)) for file in files]
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        raise FileNotFoundError(_unknown(name, what, error)) from error
+
+
+def _reachable(name: str, file: str, what: str, where: dict[str, Any]) -> dict[str, Any]:
+    """`where`, changed to the cache alone if the Hub is out of reach; an error where the Hub knows no such name."""
+    try:
+        url = hf_hub_url(name, file, revision=where.get("revision"))
+        get_hf_file_metadata(url, token=where.get("token"), timeout=ANSWER_SECONDS)
+    except (HfHubHTTPError, HFValidationError) as error:
+        raise FileNotFoundError(_unknown(name, what, error)) from error
+    except Exception as error:  # whatever the HTTP library in use calls it: no network, no answer in time
+        cached = {**where, "local_files_only": True, "force_download": False}
+        try:
+            hf_hub_download(repo_id=name, filename=file, **cached)
+        except OSError:
+            raise FileNotFoundError(_unknown(name, what, error)) from error
+        return cached
+    return where
+
+
+def _unknown(name: str, what: str, error: BaseException) -> str:
+    reason = (str(error).strip() or repr(error)).splitlines()[0]
+    return (
+        f"there is no folder {name} here, nothing of it in the cache, and {constants.ENDPOINT} gave no {what} of "
+        f"that name: {type(error).__name__}: {reason:.200}"
     )

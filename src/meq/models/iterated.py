@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from jaxtyping import Float
@@ -13,17 +13,40 @@ from torch import Tensor, nn
 
 from meq.core.backward import Backward, check_backward
 from meq.core.operator import Operator
-from meq.core.options import letters_apart, nearest, real_number, tolerance, whole_number
 from meq.core.registry import described, made_backward, made_solver
 from meq.core.solution import Solution
 from meq.core.solve import solve
 from meq.core.solvers import Damped, Solver, check_solver
 from meq.core.state import State
 from meq.models.admit import Features, TokenMasks
-from meq.models.base import Fused, FusionModel
+from meq.models.base import FusedState, FusionModel
+from meq.options import letters_apart, nearest, real_number, tolerance, whole_number
 
-Context = dict[str, Any]
-"""What stays the same along the iteration, every tensor batch-first: features, injections, keys' and dropout masks."""
+
+class _Context(TypedDict):
+    """What the context of every operator has."""
+
+    features: Features
+    feature_masks: TokenMasks
+    injection: State
+    """f(x), by state."""
+    masks: dict[str, Tensor]
+    """Which tokens of each state are real, as the mixers read it."""
+    own_keys: dict[str, Tensor | None]
+    """By state: the mask of its own tokens for attention; None where all are real."""
+    keep: dict[str, dict[str, Tensor]]
+    """Dropout masks by state and site; empty in eval mode."""
+
+
+class Context(_Context, total=False):
+    """What stays the same along the iteration, every tensor batch-first; a plain dict, so that rows can be taken."""
+
+    cross_keys: dict[str, Tensor | None]
+    """By state: the mask over all the others' tokens, one after the other."""
+    someone: dict[str, Tensor | None]
+    """By state: which samples have another modality to read; None where all have."""
+    lengths: dict[str, int]
+    """How many tokens each modality has in one joint state."""
 
 
 class PreparedOperator(Operator):
@@ -38,7 +61,7 @@ class PreparedOperator(Operator):
         """f(x), by state: the part of `prepare` that depends on the values of the features."""
 
     def injected_anew(self, inputs: Context) -> Context:
-        """The same context with f(x) computed again from its features, for who moves the features or the weights."""
+        """The same context with f(x) computed again, for an analysis that changes features or weights."""
         return {**inputs, "injection": self.injections(inputs["features"], inputs["feature_masks"])}
 
     @abstractmethod
@@ -61,12 +84,12 @@ class PreparedOperator(Operator):
     def attention(self, state: State, inputs: Context) -> dict[str, dict[str, Tensor]]:
         """[a][b]: how a's tokens read b's at a state (B H N_a N_b), S's part weighed alpha and M's 1 - alpha.
 
-        Over all b a row sums to one, and to S's share alone where a sample has nobody else to read. An error for
+        Over all b a row sums to one, and to S's share alone where a sample has no other modality. An error for
         mixers other than attention.
         """
 
 
-class Iterated(FusionModel):
+class IteratedModel(FusionModel):
     """A fusion model whose states are read at step K of an iteration.
 
     How it is run can be changed at any time by setting `solver`, `backward`, `steps` or `tol`. What is set is checked
@@ -80,33 +103,33 @@ class Iterated(FusionModel):
     steps: int
     tol: float
 
-    def __init__(
-        self,
-        widths: Mapping[str, int],
-        classes: int | None,
-        dim: int,
-        *,
-        steps: int,
-        tol: float,
-        solver: Solver | None,
-        backward: Backward,
-        damping: float | str,
-        **rest: Any,
-    ) -> None:
-        super().__init__(widths, classes, dim, **rest)
+    def run_by(self, steps: int, tol: float, solver: Solver | None, backward: Backward, damping: float | str) -> None:
+        """Set how the states are found; every model calls this once, when it is built."""
         self.steps, self.tol, self.solver, self.backward = steps, tol, solver, backward
-        self.damping = nn.Parameter(torch.tensor(0.5)) if damping == "learned" else _check_damping(damping)
+        if isinstance(damping, str) and damping != "learned":
+            raise ValueError(f"damping is a number or 'learned', got {damping!r}: {nearest(damping, ['learned'])}")
+        self.damping = (
+            nn.Parameter(torch.tensor(0.5))
+            if damping == "learned"
+            else real_number("damping", damping, wanted="must be a positive number or 'learned'", low=TINIEST)
+        )
         """The step, or the logit d of a learned one: sigmoid(d) starts at 0.62, as in the paper."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in RUN_BY:
             value = RUN_BY[name](value)
         elif not name.startswith("_") and name not in OWN and not hasattr(type(self), name):  # launchers wrap `to`
-            _refuse_misspelling(name, type(self).__name__)
+            for known in RUN_BY:
+                if letters_apart(name, known) <= NEAR:
+                    raise AttributeError(
+                        f"{type(self).__name__} has no {name!r}: did you mean {known!r}? It is run by "
+                        f"{', '.join(RUN_BY)}; an attribute of your own needs a name less like these, or one that "
+                        "begins with an underscore"
+                    )
         super().__setattr__(name, value)
 
     def to_config(self) -> dict[str, Any]:
-        """As in `Saveable`; how the model is run is what is set now, whatever it was built with."""
+        """As in `Saveable`; solver, backward, steps and tol are those set now, whatever it was built with."""
         config = super().to_config()
         named = {
             "solver": None if self.solver is None else described(self.solver),
@@ -127,9 +150,9 @@ class Iterated(FusionModel):
     def operator(self) -> PreparedOperator:
         return self.coupling
 
-    def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Fused:
+    def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> FusedState:
         solution = self.settle(self.coupling, features, masks, seeds)
-        return Fused(solution.state, solution.masks, solution)
+        return FusedState(solution.state, solution.masks, solution)
 
     def settle(
         self, coupling: PreparedOperator, features: Features, masks: TokenMasks, seeds: Tensor | None
@@ -152,25 +175,14 @@ class Iterated(FusionModel):
     def gates(self, solution: Solution) -> dict[str, Float[Tensor, " B"]]:
         with torch.no_grad():
             opened = solution.operator.openness(solution.state, solution.inputs)
-        return {name: _mean_over_real(g, solution.masks.get(name)) for name, g in opened.items()}
-
-
-def _mean_over_real(gate: Tensor, mask: Tensor | None) -> Float[Tensor, " B"]:
-    """NaN where the modality is absent."""
-    tokens = gate.mean(-1)
-    if mask is None:
-        return tokens.flatten(1).mean(1) if tokens.ndim > 1 else tokens
-    return torch.where(mask, tokens, torch.nan).reshape(len(tokens), -1).nanmean(1)
-
-
-def _check_damping(damping: float | str) -> float:
-    if isinstance(damping, str):
-        raise ValueError(f"damping is a number or 'learned', got {damping!r}: {nearest(damping, ['learned'])}")
-    return real_number("damping", damping, wanted="must be a positive number or 'learned'", low=TINIEST)
-
-
-def _check_solver(solver: Any) -> Solver | None:
-    return None if solver is None else check_solver(solver)
+        means = {}
+        for name, gate in opened.items():
+            tokens, mask = gate.mean(-1), solution.masks.get(name)
+            if mask is None:
+                means[name] = tokens.flatten(1).mean(1) if tokens.ndim > 1 else tokens
+            else:  # NaN where the modality is absent
+                means[name] = torch.where(mask, tokens, torch.nan).reshape(len(tokens), -1).nanmean(1)
+        return means
 
 
 def _check_steps(steps: Any) -> int:
@@ -181,11 +193,11 @@ def _check_steps(steps: Any) -> int:
 
 
 MOST_STEPS = 1_000_000
-"""A config of somebody else's that asks for more would keep a machine busy for ever."""
+"""A downloaded config that asks for more would keep a machine busy for ever."""
 TINIEST = 5e-324
 """The smallest positive number: a step of 0 would never move."""
 RUN_BY: Mapping[str, Callable[[Any], Any]] = {
-    "solver": _check_solver,
+    "solver": lambda solver: None if solver is None else check_solver(solver),
     "backward": check_backward,
     "steps": _check_steps,
     "tol": partial(tolerance, "tol"),
@@ -195,12 +207,3 @@ OWN = ("pool",)
 """Attributes of our own that look like one of them."""
 NEAR = 2
 """So many letters away an attribute is taken for a misspelling."""
-
-
-def _refuse_misspelling(name: str, label: str) -> None:
-    for known in RUN_BY:
-        if letters_apart(name, known) <= NEAR:
-            raise AttributeError(
-                f"{label} has no {name!r}: did you mean {known!r}? It is run by {', '.join(RUN_BY)}; an attribute of "
-                "your own needs a name less like these, or one that begins with an underscore"
-            )

@@ -8,33 +8,37 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from meq.blocks.inject import Injection, PooledInjection
 from meq.core.backward import Backward, Unrolled
 from meq.core.iteration import TOLERANCE
-from meq.core.options import checked_options, switch
 from meq.core.solvers import Solver
 from meq.core.state import State
 from meq.models.admit import Features, TokenMasks
-from meq.models.coupling import draw_keep_masks
-from meq.models.iterated import Context, Iterated, PreparedOperator
-from meq.models.masks import readable_keys
+from meq.models.blocks import Injection, PooledInjection, or_stand_in, readable_keys
+from meq.models.equilibrium import draw_keep_masks
+from meq.models.iterated import Context, IteratedModel, PreparedOperator
 from meq.models.sides import AttentionSide, Design, Parts, Side, VectorSide
+from meq.options import checked_options, switch
 
 JOINT = "joint"
 
 
 class JointCoupling(PreparedOperator):
-    """T of one joint state: a single side with nobody else to read."""
+    """T of one joint state: a single side, which reads only itself."""
 
     def __init__(self, side: Side, design: Design) -> None:
         super().__init__()
         self.side, self.design = side, design
 
     def prepare(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Context:
-        context: Context = {"injection": self.injections(features, masks), "masks": {}, "keep": {}}
-        context["features"], context["feature_masks"] = features, masks
-        context["own_keys"] = {JOINT: readable_keys(list(features), features, masks)[0]}
-        context["lengths"] = {name: x.shape[1] for name, x in features.items()}
+        context = Context(
+            features=features,
+            feature_masks=masks,
+            injection=self.injections(features, masks),
+            masks={},
+            own_keys={JOINT: readable_keys(list(features), features, masks)[0]},
+            keep={},
+            lengths={name: x.shape[1] for name, x in features.items()},
+        )
         if self.training and self.design.dropout > 0:
             context["keep"] = draw_keep_masks({JOINT: self.side}, context["injection"], self.design.dropout, seeds)
         return context
@@ -109,13 +113,11 @@ class JointVector(JointCoupling):
         self.stand_ins = nn.ParameterDict({name: nn.Parameter(torch.zeros(design.dim)) for name in widths})
 
     def enter(self, features: Features, masks: TokenMasks) -> Tensor:
-        return torch.stack([self._term(name, x, masks.get(name)) for name, x in features.items()]).sum(0)
-
-    def _term(self, name: str, x: Tensor, mask: Tensor | None) -> Tensor:
-        vector = self.inject[name](x, mask)
-        if mask is None:
-            return vector + 0 * self.stand_ins[name]  # touched on purpose, see readout.Pooled
-        return torch.where(mask.any(1)[:, None], vector, self.stand_ins[name].to(vector.dtype))
+        terms = [
+            or_stand_in(self.inject[name](x, masks.get(name)), masks.get(name), self.stand_ins[name])
+            for name, x in features.items()
+        ]
+        return torch.stack(terms).sum(0)
 
     def state_masks(self, masks: TokenMasks) -> dict[str, Tensor]:
         return {}
@@ -127,7 +129,7 @@ class JointVector(JointCoupling):
         return {JOINT: joint}
 
 
-class _JointModel(Iterated):
+class _JointModel(IteratedModel):
     """The constructor that both layouts share; see `MutualEquilibrium` for the options."""
 
     layout: type[JointTokens] | type[JointVector]
@@ -153,20 +155,8 @@ class _JointModel(Iterated):
         head: str = "classes",
         head_width: int = 1024,
     ) -> None:
-        super().__init__(
-            widths,
-            classes,
-            dim,
-            steps=steps,
-            tol=tol,
-            solver=solver,
-            backward=backward,
-            damping=damping,
-            heads=heads,
-            head=head,
-            head_width=head_width,
-            modality_dropout=modality_dropout,
-        )
+        super().__init__(widths, classes, dim, heads, "pooled", head, head_width, modality_dropout)
+        self.run_by(steps, tol, solver, backward, damping)
         design = Design(
             dim=dim,
             heads=heads,

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from meq.core.options import checked_options
 from meq.models.base import FusionModel
+from meq.options import checked_options
 
 Build = Callable[[int], FusionModel]
 

@@ -5,19 +5,26 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from meq.blocks.attention import attend, attention_weights, check_heads
-from meq.blocks.gate import SoftGate
-from meq.blocks.gmlp import SpatialMixer
-from meq.blocks.inject import Injection, PooledInjection
-from meq.blocks.mlp import MLP, FeedForward
-from meq.core.options import real_number, switch, whole_number
 from meq.core.state import State
+from meq.models.blocks import (
+    MLP,
+    FeedForward,
+    Injection,
+    PooledInjection,
+    SoftGate,
+    SpatialMixer,
+    attend,
+    attention_weights,
+    check_heads,
+    or_stand_in,
+)
+from meq.models.iterated import Context
+from meq.options import real_number, switch, whole_number
 
 Slots = dict[str, dict[str, Tensor]]
 """Per modality, the pieces of its one fused projection by name."""
@@ -77,7 +84,7 @@ class Side(nn.Module):
     slots: tuple[str, ...]
     dropout_sites: tuple[str, ...] = ()
     mixing: str
-    """What stands in the way of showing attention weights, in words."""
+    """What mixes the tokens, in words: named in the error where there are no attention weights."""
 
     def __init__(self, name: str, design: Design, slots: Sequence[str], inject: nn.Module) -> None:
         super().__init__()
@@ -93,21 +100,21 @@ class Side(nn.Module):
             return {}
         return dict(zip(self.slots, self.project(normed).chunk(len(self.slots), dim=-1), strict=True))
 
-    def forward(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+    def forward(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
         proposal = self.settle(self.propose(state, normed, slots, context))
         if self.gate is None:
             return proposal
         return self.gate(state[self.name], slots[self.name]["gate"], proposal)
 
-    def openness(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+    def openness(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
         assert self.gate is not None
         return self.gate.openness(slots[self.name]["gate"], self.settle(self.propose(state, normed, slots, context)))
 
     @abstractmethod
-    def propose(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+    def propose(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
         """u, before its norm."""
 
-    def attention(self, slots: Slots, context: dict[str, Any]) -> dict[str, Tensor]:
+    def attention(self, slots: Slots, context: Context) -> dict[str, Tensor]:
         """By modality read: the attention weights (B H N M); see `PreparedOperator.attention`."""
         raise ValueError(
             f"{self.name!r} is mixed by {self.mixing}, so there are no attention weights to look at: "
@@ -122,7 +129,7 @@ class Side(nn.Module):
         return mask
 
     def check(self, lengths: Mapping[str, int]) -> None:
-        """Complain about token counts that this side cannot take."""
+        """Raise an error for token counts that this side cannot take."""
 
 
 class AttentionSide(Side):
@@ -156,7 +163,7 @@ class AttentionSide(Side):
             self.cross_feed = FeedForward(design.dim, design.hidden)
             self.dropout_sites = (*self.dropout_sites, "cross_attention", "cross_feed")
 
-    def propose(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+    def propose(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
         injection = context["injection"][self.name]
         if self.balance is None:
             only = self.own if self.uses_own else self.cross
@@ -164,7 +171,7 @@ class AttentionSide(Side):
         own, cross = self.own(state, normed, slots, context), self.cross(state, normed, slots, context)
         return cross + torch.sigmoid(self.balance) * (own - cross) + injection
 
-    def own(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+    def own(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
         """S(z): p = z + Attn(n), then p + FFN(LN p)."""
         z, mask = state[self.name], context["own_keys"][self.name]
         if self.own_part is not None:
@@ -174,7 +181,7 @@ class AttentionSide(Side):
         keep = context["keep"].get(self.name, {})
         return self.own_feed(z + _kept(term, keep.get("own_attention")), keep.get("own_feed"))
 
-    def cross(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+    def cross(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
         """M(z, others): q = z + CrossAttn(n, n_others), then q + FFN(LN q)."""
         z, mask, someone = state[self.name], context["cross_keys"][self.name], context["someone"][self.name]
         if self.cross_part is not None:
@@ -184,12 +191,12 @@ class AttentionSide(Side):
             _concatenated([slots[other][slot] for other in self.others]) for slot in ("shown_key", "shown_value")
         )
         term = self.cross_output(attend(slots[self.name]["cross_query"], key, value, heads=self.heads, mask=mask))
-        if someone is not None:  # with nobody to read, the residual path alone
+        if someone is not None:  # without another modality, the residual path alone
             term = torch.where(someone[:, None, None], term, 0)
         keep = context["keep"].get(self.name, {})
         return self.cross_feed(z + _kept(term, keep.get("cross_attention")), keep.get("cross_feed"))
 
-    def attention(self, slots: Slots, context: dict[str, Any]) -> dict[str, Tensor]:
+    def attention(self, slots: Slots, context: Context) -> dict[str, Tensor]:
         if self.own_part is not None or self.cross_part is not None:
             return super().attention(slots, context)
         share = float(self.uses_own) if self.balance is None else torch.sigmoid(self.balance)
@@ -202,7 +209,7 @@ class AttentionSide(Side):
             weights |= self._cross_attention(slots, context, 1 - share)
         return weights
 
-    def _cross_attention(self, slots: Slots, context: dict[str, Any], share: Tensor | float) -> dict[str, Tensor]:
+    def _cross_attention(self, slots: Slots, context: Context, share: Tensor | float) -> dict[str, Tensor]:
         mask, someone = context["cross_keys"][self.name], context["someone"][self.name]
         keys = [slots[other]["shown_key"] for other in self.others]
         query = slots[self.name]["cross_query"]
@@ -230,12 +237,12 @@ class SpatialSide(AttentionSide):
             self.spatial = SpatialMixer(self.name, design.max_tokens, design.dim, design.hidden)
             self.dropout_sites = (*self.dropout_sites, "cross_feed")
 
-    def cross(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
+    def cross(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
         z = state[self.name]
         term = self.spatial(normed, context["masks"])
         return z + _kept(term, context["keep"].get(self.name, {}).get("cross_feed"))
 
-    def attention(self, slots: Slots, context: dict[str, Any]) -> dict[str, Tensor]:
+    def attention(self, slots: Slots, context: Context) -> dict[str, Tensor]:
         return Side.attention(self, slots, context) if self.uses_cross else super().attention(slots, context)
 
     def check(self, lengths: Mapping[str, int]) -> None:
@@ -258,17 +265,15 @@ class VectorSide(Side):
         others = [other for other in self.readable if other != name]
         self.stand_ins = nn.ParameterDict({other: nn.Parameter(torch.zeros(design.dim)) for other in others})
 
-    def propose(self, state: State, normed: State, slots: Slots, context: dict[str, Any]) -> Tensor:
-        seen = [self._seen(other, state[other], context["masks"].get(other)) for other in self.readable]
+    def propose(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
+        seen = [
+            state[other]
+            if other == self.name
+            else or_stand_in(state[other], context["masks"].get(other), self.stand_ins[other])
+            for other in self.readable
+        ]
         term = self.mlp(torch.cat([context["injection"][self.name], *seen], dim=-1))
         return _kept(term, context["keep"].get(self.name, {}).get("mlp"))
-
-    def _seen(self, other: str, z: Float[Tensor, "B D"], mask: Bool[Tensor, "B N"] | None) -> Float[Tensor, "B D"]:
-        if other == self.name:
-            return z
-        if mask is None:
-            return z + 0 * self.stand_ins[other]  # touched on purpose, see readout.Pooled
-        return torch.where(mask.any(1)[:, None], z, self.stand_ins[other].to(z.dtype))
 
     def enter(self, x: Float[Tensor, "B N W"], mask: Bool[Tensor, "B N"] | None) -> Tensor:
         return self.inject(x, mask)

@@ -9,18 +9,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from meq.blocks.mlp import MLP
 from meq.core.backward import Backward, Unrolled
 from meq.core.iteration import TOLERANCE
-from meq.core.options import checked_options, nearest, switch
 from meq.core.solution import Solution
 from meq.core.solvers import Solver
 from meq.models.admit import Features, TokenMasks
-from meq.models.base import Fused
-from meq.models.coupling import Coupling
-from meq.models.iterated import Iterated
-from meq.models.readout import Pooled
+from meq.models.base import FusedState
+from meq.models.blocks import MLP
+from meq.models.equilibrium import Coupling
+from meq.models.iterated import IteratedModel
+from meq.models.readout import PooledReadout
 from meq.models.sides import Design
+from meq.options import checked_options, nearest, switch
 
 STREAM = 7919
 """How far the seeds of two nodes lie apart, so that they draw different dropout."""
@@ -30,7 +30,7 @@ Order = Any
 
 
 @checked_options
-class EquilibriumTree(Iterated):
+class EquilibriumTree(IteratedModel):
     """(("image", "audio"), "text"): the first pair settles, an MLP makes one summary of it, which meets the third.
 
     Every pair is an equilibrium of its own, built and run as in `MutualEquilibrium`; the root pair is what is read. The
@@ -65,21 +65,8 @@ class EquilibriumTree(Iterated):
         """`order` nests pairs of modality names; the other options are those of `MutualEquilibrium`."""
         self.order = _frozen(order)
         _check_order(self.order, widths)
-        super().__init__(
-            widths,
-            classes,
-            dim,
-            steps=steps,
-            tol=tol,
-            solver=solver,
-            backward=backward,
-            damping=damping,
-            readout=readout,
-            heads=heads,
-            head=head,
-            head_width=head_width,
-            modality_dropout=modality_dropout,
-        )
+        super().__init__(widths, classes, dim, heads, readout, head, head_width, modality_dropout)
+        self.run_by(steps, tol, solver, backward, damping)
         hidden = 4 * dim if hidden is None else hidden
         self.branches, self.combiners = nn.ModuleDict(), nn.ModuleDict()
         for pair in _pairs(self.order):
@@ -104,7 +91,7 @@ class EquilibriumTree(Iterated):
     def state_names(self) -> list[str]:
         return [_label(side) for side in self.order]
 
-    def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Fused:
+    def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> FusedState:
         features, masks = dict(features), dict(masks)
         branches: dict[str, Solution] = {}
         for depth, pair in enumerate(_pairs(self.order), start=1):
@@ -119,7 +106,7 @@ class EquilibriumTree(Iterated):
             if all(_label(side) in masks for side in pair):  # a sample that lacks both sides lacks their summary
                 masks[name] = torch.stack([masks[_label(side)].any(1) for side in pair]).any(0)[:, None]
         solution = self.settle(self.coupling, *self._sides(self.order, features, masks), seeds)
-        return Fused(solution.state, solution.masks, solution, branches)
+        return FusedState(solution.state, solution.masks, solution, branches)
 
     @staticmethod
     def _sides(pair: Order, features: Features, masks: TokenMasks) -> tuple[Features, TokenMasks]:
@@ -132,7 +119,7 @@ class Combiner(nn.Module):
 
     def __init__(self, names: list[str], dim: int, hidden: int) -> None:
         super().__init__()
-        self.pool, self.mlp = Pooled(names, dim), MLP(len(names) * dim, hidden, dim)
+        self.pool, self.mlp = PooledReadout(names, dim), MLP(len(names) * dim, hidden, dim)
 
     def forward(self, solution: Solution) -> Float[Tensor, "B 1 D"]:
         pooled = self.pool(solution.state, solution.masks)

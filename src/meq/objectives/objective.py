@@ -8,10 +8,10 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from meq.core.options import checked_options
-from meq.objectives.evaluation import Evaluation
-from meq.objectives.penalty import Penalty
+from meq.objectives.penalties import Penalty
+from meq.objectives.probe import Evaluation
 from meq.objectives.tasks import task_loss
+from meq.options import checked_options
 
 
 @dataclass(frozen=True, eq=False)

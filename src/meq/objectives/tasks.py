@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from meq.core.options import nearest
+from meq.options import nearest
 
 TaskLoss = Callable[[Tensor, Tensor], Tensor]
 """(logits, target) -> the loss of each sample, in float32 or better."""
@@ -22,12 +22,12 @@ def task_loss(kind: str) -> TaskLoss:
     return TASKS[kind]
 
 
-def one_of(logits: Float[Tensor, "B C"], target: Tensor) -> Float[Tensor, " B"]:
+def cross_entropy(logits: Float[Tensor, "B C"], target: Tensor) -> Float[Tensor, " B"]:
     """-log softmax(logits)[target]: one of C classes, or of C choices."""
     return F.cross_entropy(_precise(logits), _check_classes(logits, target), reduction="none")
 
 
-def any_of(logits: Float[Tensor, "B C"], target: Tensor) -> Float[Tensor, " B"]:
+def binary_cross_entropy(logits: Float[Tensor, "B C"], target: Tensor) -> Float[Tensor, " B"]:
     """-sum_c (t_c log s_c + (1 - t_c) log(1 - s_c)), s = sigmoid(logits), for soft targets t in [0, 1].
 
     Summed over the labels, as is usual for VQA: a mean would make the few right answers of thousands count for nothing.
@@ -40,8 +40,8 @@ def any_of(logits: Float[Tensor, "B C"], target: Tensor) -> Float[Tensor, " B"]:
     return F.binary_cross_entropy_with_logits(logits, target.to(logits), reduction="none").sum(1)
 
 
-def near(logits: Tensor, target: Tensor) -> Float[Tensor, " B"]:
-    """d^2 / 2 for an error d of at most 1, |d| - 1/2 beyond: near the target exact, and one wild rating rules nobody.
+def smooth_l1(logits: Tensor, target: Tensor) -> Float[Tensor, " B"]:
+    """d^2 / 2 for an error d of at most 1, |d| - 1/2 beyond: smooth near the target, and an outlier does not dominate.
 
     The score may come as (B 1) or (B), and so may the target.
     """
@@ -54,17 +54,17 @@ def near(logits: Tensor, target: Tensor) -> Float[Tensor, " B"]:
     return F.smooth_l1_loss(score, target.to(score), reduction="none")
 
 
-def one_of_ordered(logits: Float[Tensor, "B C"], target: Tensor) -> Float[Tensor, " B"]:
+def ordinal_nll(logits: Float[Tensor, "B C"], target: Tensor) -> Float[Tensor, " B"]:
     """-logits[target]: an ordinal head's logits are log-probabilities already."""
     return F.nll_loss(_precise(logits), _check_classes(logits, target), reduction="none")
 
 
 TASKS: Mapping[str, TaskLoss] = {
-    "classes": one_of,
-    "labels": any_of,
-    "choices": one_of,
-    "score": near,
-    "ordinal": one_of_ordered,
+    "classes": cross_entropy,
+    "labels": binary_cross_entropy,
+    "choices": cross_entropy,
+    "score": smooth_l1,
+    "ordinal": ordinal_nll,
 }
 
 

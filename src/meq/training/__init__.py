@@ -1,10 +1,19 @@
 """fit(): training on Accelerate, with checkpoints that survive anything."""
 
-from meq.training.alarms import Alarm, Vitals
-from meq.training.checkpoint import CheckpointError, Checkpoints
-from meq.training.config import TrainConfig
-from meq.training.fit import TrainingError, fit
-from meq.training.seeds import seed_everything
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from meq.lazy import make_lazy
+
+if TYPE_CHECKING:
+    from meq.training.alarms import Alarm, Vitals
+    from meq.training.checkpoint import CheckpointError, Checkpoints
+    from meq.training.config import TrainConfig
+    from meq.training.fit import TrainingError, fit
+    from meq.training.updates import seed_everything
+else:
+    make_lazy(__name__)
 
 __all__ = [
     "Alarm",

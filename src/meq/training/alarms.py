@@ -1,13 +1,23 @@
-"""Collapse and divergence, noticed while training: the evidence, and the advice that the paper's findings support."""
+"""Collapse and divergence, noticed while training: measurements of every epoch, and the alarms that they raise."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from meq.analysis.collapse import identity_in_words, is_one_state
+import torch
+from torch import Tensor
+
+from meq.analysis.jacobian import block_statistics, cross_self_ratio, whole_statistic
+from meq.analysis.products import some_samples
+from meq.analysis.spectrum import leading_eigenvalue
+from meq.analysis.verdict import identity_in_words, is_one_state
+from meq.core.operator import held_still
+from meq.core.solution import Stop
+from meq.data.contract import Batch
+from meq.models.base import FusionModel, Output
 
 GROWTH = 10.0
 FAR_FROM_SETTLED = 0.2
@@ -42,8 +52,48 @@ class Alarm:
     message: str
     evidence: dict[str, Any]
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+
+def take_vitals(model: FusionModel, batch: Batch, epoch: int, *, radius_samples: int) -> Vitals | None:
+    """Measure a model that iterates on some held-out samples, dropout off; None for one that does not iterate."""
+    if model.operator is None:
+        return None
+    with held_still(model):
+        with torch.no_grad():
+            output = model(batch.features, batch.masks)
+        return _measured(model, output, epoch, radius_samples)
+
+
+def _measured(model: FusionModel, output: Output, epoch: int, radius_samples: int) -> Vitals:
+    solution = output.solution
+    assert solution is not None
+    finite = [row for row, stop in enumerate(solution.stop) if stop is not Stop.DIVERGED]
+    diverged = len(solution.steps) - len(finite)  # of multiple choice every choice is a row
+    operator, measured = model.operator, some_samples(solution, finite) if finite else solution
+    blocks = block_statistics(operator, measured)
+    few = some_samples(measured, range(min(radius_samples, len(measured.steps))))
+    return Vitals(
+        epoch=epoch,
+        jacobian_norm=_mean(whole_statistic(blocks, measured)),
+        residual=max(_mean(rows) for rows in measured.final_residual.values()),
+        gate={name: _mean(values) for name, values in model.gates(measured).items()},
+        cross_self={name: _mean(values) for name, values in cross_self_ratio(blocks).items()},
+        spread=_spread({name: x[finite] for name, x in output.pooled.items()}),
+        radius=float(leading_eigenvalue(operator, few, tol=1e-3, norms=False).radius.max())
+        if radius_samples and not diverged
+        else torch.nan,
+        diverged=diverged,
+        samples=len(solution.steps),
+    )
+
+
+def _spread(pooled: dict[str, Tensor]) -> float:
+    """The samples' distance from their mean, relative to their size."""
+    x = torch.cat(list(pooled.values()), dim=-1).float()
+    return float((x - x.mean(0)).norm() / x.norm().clamp(min=torch.finfo(x.dtype).tiny))
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.nanmean())
 
 
 def raised(history: Sequence[Vitals]) -> list[Alarm]:

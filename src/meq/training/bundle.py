@@ -1,4 +1,4 @@
-"""What is kept of a run at its end: answers, and beside the weights what is needed to put new questions to them."""
+"""What is written at the end of a run: its answers, and beside the weights what is needed to use them on new data."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from meq.data.contract import DataSet
-from meq.data.standardise import Standardisation
-from meq.files import sha256, write_bytes
+from meq.data.transforms import Standardisation
 from meq.models.hub import CONFIG, WEIGHTS
-from meq.training.plain import SINCE, FormatError, dumps, loads, typed
+from meq.records import SCHEMA, SEAL, SINCE, FormatError, dumps, read_dataclass, sha256, write_bytes, write_seal
 from meq.training.predictions import Predictions, write_predictions
-from meq.training.record import RECORD, EncoderFacts, HashedFile, Provenance, RunRecord
-from meq.training.request import REQUEST
-from meq.training.seal import SEAL, write_seal
+from meq.training.record import RECORD, REQUEST, EncoderFacts, HashedFile, Provenance, RunRecord
 
 TASK, CARD = "task.json", "README.md"
-SCHEMA = 1
 SPECIAL = re.compile(r"([\\`*_\[\]|~$#!@:]|(?<=www)\.)")
 """What Markdown may take for markup; HTML is spelled as entities."""
 PLAIN_NAME = re.compile(r"[\w.,/@ -]+")
@@ -42,20 +39,23 @@ class Task:
     weights_sha256: str
     kinds: Mapping[str, str] = field(default_factory=dict, metadata=SINCE)
     """By modality that was encoded: image, regions, text or audio; nothing where that is not known."""
+    specs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, metadata=SINCE)
+    """By modality that was encoded: how to make its encoder again, see `Encoder.spec`."""
     columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata=SINCE)
     """By modality: the columns of the table it was read from; nothing for data that is no table."""
     label: str | None = field(default=None, metadata=SINCE)
     """The table's column of labels."""
 
 
-def bundled(
+def write_bundle(
     record: RunRecord, folder: Path, data: DataSet, provenance: Provenance, answers: Mapping[str, Predictions]
 ) -> RunRecord:
     """Write answers, task and model card; the record with their hashes."""
     for split, predictions in answers.items():
         write_predictions(folder / "predictions" / f"{split}.parquet", predictions)
-    files = {split: _hashed(folder, f"predictions/{split}.parquet") for split in answers}
-    checkpoint = _hashed(folder, f"model/{WEIGHTS}")
+    names = {split: f"predictions/{split}.parquet" for split in answers}
+    files = {split: HashedFile(file=name, sha256=sha256(folder / name)) for split, name in names.items()}
+    checkpoint = HashedFile(file=f"model/{WEIGHTS}", sha256=sha256(folder / "model" / WEIGHTS))
     task = Task(
         schema=SCHEMA,
         data=data.name,
@@ -69,6 +69,7 @@ def bundled(
         standardisation=provenance.standardisation,
         weights_sha256=checkpoint.sha256,
         kinds=provenance.kinds,
+        specs=provenance.specs,
         columns={name: tuple(columns) for name, columns in data.facts.get("columns", {}).items()},
         label=data.facts["label"] if "columns" in data.facts else None,
     )
@@ -88,11 +89,7 @@ def seal_run(folder: Path, record: RunRecord) -> None:
 
 def read_task(path: Path) -> Task:
     """A `task.json`; a field that is missing, unknown or of another type is an error that names it."""
-    value = loads(path.read_bytes(), str(path))
-    schema = value.get("schema") if isinstance(value, dict) else None
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise FormatError(f"{path}: written in format {schema}, this version of meq reads up to {SCHEMA}; upgrade meq")
-    return typed(Task, value, str(path))
+    return read_dataclass(Task, path)
 
 
 def check_weights(task: Task, weights: Path, *, hashed: str | None = None) -> None:
@@ -113,7 +110,7 @@ def card(task: Task, record: RunRecord) -> str:
     lines = [
         "---\nlibrary_name: meq\ntags:\n- multimodal\n- deep-equilibrium\n---",
         f"# {record.model['model']}, trained on {escaped(task.data)}",
-        "```python\nfrom meq.experiments import load_run\n\n"
+        "```python\nfrom meq.runs import load_run\n\n"
         'run = load_run("this folder, or the name of this repository")\nanswers = run.predict(examples)\n```',
         f"Answers: {shown or 'a number'}. Trainable parameters: {record.parameters:,}.",
         "\n".join(["Inputs:", "", *inputs]),
@@ -143,7 +140,3 @@ def _made_by(task: Task, modality: str) -> str:
         else ""
     )
     return by + (", standardised" if scaled else "")
-
-
-def _hashed(folder: Path, file: str) -> HashedFile:
-    return HashedFile(file=file, sha256=sha256(folder / file))

@@ -1,16 +1,25 @@
-"""What a run is made of, apart from model and data."""
+"""How a model is trained: the options, and what must fit together, checked before anything that takes long."""
 
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from meq.core.options import checked_options, nearest
-from meq.training.optimiser import DECAYS
+from meq.options import checked_options, nearest
 
+if TYPE_CHECKING:
+    from meq.data.contract import DataSet
+    from meq.models.base import FusionModel
+
+DECAYS = ("cosine", "linear", "constant")
 SELECTIONS = ("best", "last")
 PRECISIONS = ("no", "bf16")
+COUNTED = ("classes", "ordinal", "labels")
+"""Heads with one output per label."""
+EXTRA = "tensorboard"
+"""The tracker that an extra of meq brings."""
 
 
 @checked_options
@@ -19,27 +28,37 @@ class TrainConfig:
     """The training recipe; the defaults are the paper's where it states one."""
 
     epochs: int = 10
+    """Passes over the train split."""
     batch_size: int = 32
     """Samples per process and micro-batch; the update sees batch_size x processes x accumulate of them."""
     accumulate: int = 1
+    """Micro-batches per update."""
     learning_rate: float = 1e-4
+    """Peak learning rate."""
     weight_decay: float = 0.01
+    """Weight decay of matrices; biases, norms and scalars have none."""
     warmup: float = 0.05
+    """Share of all steps in which the learning rate rises."""
     decay: str = "cosine"
+    """How the learning rate falls after that: cosine, linear or constant."""
     clip: float = 1.0
     """The largest norm of the whole gradient."""
     precision: str = "no"
+    """Mixed precision: no or bf16."""
     seed: int = 0
+    """Fixes everything that is random."""
     select: str = "best"
     """Which weights are kept: those of the best epoch by the data set's metric on the dev split, or the last."""
     checkpoint_every: int = 200
     """Steps between checkpoints; there is one at the end of every epoch too."""
     stop_on_alarm: bool = False
+    """Stop when a collapse alarm is raised."""
     monitor_samples: int = 32
     """How many dev samples the once-per-epoch measurements look at."""
     radius_samples: int = 2
+    """How many of them the spectral radius is measured on; 0 for none."""
     trackers: tuple[str, ...] = ()
-    """Experiment trackers that Accelerate knows by name: tensorboard, wandb, mlflow, trackio, ..."""
+    """Experiment tracker that Accelerate knows by name: tensorboard, wandb, mlflow, trackio; repeatable."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "monitor_samples"):
@@ -49,7 +68,12 @@ class TrainConfig:
         if self.seed >= 2**64:
             raise ValueError(f"seed must be less than 2**64, got {self.seed}")
         for name in ("learning_rate", "clip", "weight_decay", "warmup"):
-            _check_number(name, getattr(self, name), positive=name in ("learning_rate", "clip"))
+            value, positive = getattr(self, name), name in ("learning_rate", "clip")
+            # NaN and infinity are no numbers to train with, and compare as false with everything
+            finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            if not finite or value < 0 or (positive and value == 0):
+                words = "positive" if positive else "not negative"
+                raise ValueError(f"{name} must be {words} and finite, got {value!r}")
         if not self.warmup < 1:
             raise ValueError(f"warmup must lie in [0, 1), got {self.warmup}: it is a share of all steps")
         for name, known in (("decay", DECAYS), ("select", SELECTIONS), ("precision", PRECISIONS)):
@@ -70,8 +94,70 @@ def _check_whole(name: str, value: Any, *, least: int) -> None:
         raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
-def _check_number(name: str, value: Any, *, positive: bool) -> None:
-    """NaN and infinity are no numbers to train with, and compare as false with everything."""
-    known = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not known or value < 0 or (positive and value == 0):
-        raise ValueError(f"{name} must be {'positive' if positive else 'not negative'} and finite, got {value!r}")
+SMALL = TrainConfig(epochs=15, batch_size=64, learning_rate=1e-3)
+"""How small models are trained unless told otherwise."""
+
+
+# -- what model, data and options must have in common ------------------------------------------------------------------
+
+
+def check_splits(data: DataSet, config: TrainConfig) -> None:
+    """An error if there is nothing to train on, nothing to choose the epoch by, or not enough for one update."""
+    for name in ("train", "dev"):
+        if not len(data.splits.get(name, ())):
+            why = "it is what the weights learn from" if name == "train" else "every epoch is scored on it"
+            there = ", ".join(f"{split} ({len(part):,})" for split, part in data.splits.items()) or "none"
+            raise ValueError(f"{data.name} has no {name} split, which training needs: {why}. Its splits: {there}")
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    size, needed = len(data.splits["train"]), config.batch_size * processes * config.accumulate
+    if size < needed:
+        raise ValueError(
+            f"the train split of {data.name!r} has {size:,} examples, fewer than the {needed:,} of one update "
+            "(batch_size x processes x accumulate): lower one of them"
+        )
+
+
+def check_model(model: FusionModel, data: DataSet) -> None:
+    """An error if the model was made for other labels, or for other modalities, than the data has."""
+    labels = len(data.labels)
+    if model.classes is not None and data.head in COUNTED and model.classes != labels:
+        raise ValueError(
+            f"{type(model).__name__} has {model.classes} classes and {data.name} has {labels} labels "
+            f"({_listed(data.labels)}): build the model with classes={labels}"
+        )
+    if model.classes is not None and model.head_kind != data.head:
+        raise ValueError(
+            f"{type(model).__name__} has the head {model.head_kind!r} and {data.name} asks for {data.head!r}: build it "
+            f"with head={data.head!r}"
+        )
+    widths, given = model.widths, {name: modality.width for name, modality in data.modalities.items()}
+    if set(widths) != set(given):
+        raise ValueError(
+            f"the model reads the modalities {_listed(widths)}, and {data.name} has {_listed(given)}: build the model "
+            "with the widths of the data"
+        )
+    for name, width in widths.items():
+        if given[name] != width:
+            came = "raw contents, which must be encoded first" if given[name] is None else f"features of {given[name]}"
+            raise ValueError(f"the model reads {name!r} as features of width {width}, and {data.name} has {came}")
+
+
+def check_trackers(names: tuple[str, ...]) -> None:
+    """Accelerate leaves out a tracker that is not installed; a run that should be tracked must not go untracked."""
+    from accelerate.tracking import get_available_trackers
+    from accelerate.utils import LoggerType
+
+    known = [str(each.value) for each in LoggerType if each is not LoggerType.ALL]
+    for name in names:
+        if name not in known:
+            raise ValueError(f"there is no tracker {name!r}: {nearest(name, known)}")
+    available = {str(getattr(tracker, "value", tracker)) for tracker in get_available_trackers()}
+    missing = [name for name in names if name not in available]
+    if missing:
+        packages = ["'meq[tracking]'" if name == EXTRA else name for name in missing]
+        raise ValueError(f"the trackers {', '.join(missing)} are not installed: pip install {' '.join(packages)}")
+
+
+def _listed(names: Any) -> str:
+    shown = [str(name) for name in names]
+    return ", ".join(shown[:8]) + (f" and {len(shown) - 8:,} more" if len(shown) > 8 else "")

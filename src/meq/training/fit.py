@@ -24,23 +24,15 @@ from torch import Tensor
 
 from meq.data.contract import Batch, DataSet, collate
 from meq.errors import Interrupted
-from meq.files import is_full
 from meq.models.base import FusionModel
 from meq.models.hub import CONFIG, WEIGHTS
 from meq.objectives import Loss, Objective
-from meq.training.alarms import Vitals, raised
-from meq.training.batches import Batches, with_last
-from meq.training.bundle import TASK, bundled, seal_run
-from meq.training.checkpoint import CheckpointError, Checkpoints
-from meq.training.checks import check_model, check_splits, check_trackers
-from meq.training.config import TrainConfig
-from meq.training.environment import Session, session
-from meq.training.evaluation import labelled, predict_split, scores
-from meq.training.monitor import take_vitals
-from meq.training.optimiser import Schedule, make_optimiser
-from meq.training.place import GoneError, RunPlace
-from meq.training.predictions import Predictions
-from meq.training.progress import LiveBar
+from meq.records import SEAL, is_full
+from meq.training.alarms import Vitals, raised, take_vitals
+from meq.training.bundle import TASK, seal_run, write_bundle
+from meq.training.checkpoint import CheckpointError, GoneError, RunFolder
+from meq.training.config import TrainConfig, check_model, check_splits, check_trackers
+from meq.training.predictions import Predictions, labelled, predict_split, scores
 from meq.training.record import (
     FAILED,
     FINISHED,
@@ -50,18 +42,18 @@ from meq.training.record import (
     Provenance,
     RunError,
     RunRecord,
+    Session,
     blank_record,
-    data_facts,
     differences,
     holds_scores,
     read_record,
     selected,
+    session,
     write_record,
+    write_request,
 )
-from meq.training.request import write_request
-from meq.training.seal import SEAL
-from meq.training.seeds import sample_seeds
-from meq.training.signals import StopRequests
+from meq.training.terminal import LiveBar, StopRequests
+from meq.training.updates import Schedule, examples_per_update, make_optimiser, sample_seeds, update_batches
 
 
 class TrainingError(RuntimeError):
@@ -105,7 +97,8 @@ class Training:
         check_trackers(config.trackers)
         check_model(model, data)
         check_splits(data, config)
-        self.place = RunPlace(self.folder)
+        self.place = RunFolder(self.folder)
+        self.checkpoints = self.place.checkpoints
         self.accelerator = Accelerator(
             cpu=not torch.accelerator.is_available(),  # or torchrun on CPUs would start runs that ignore each other
             mixed_precision=config.precision,
@@ -116,23 +109,15 @@ class Training:
         optimiser = make_optimiser(model, config.learning_rate, config.weight_decay)
         self.wrapped, self.optimiser = self.accelerator.prepare(model, optimiser)
         self.model: FusionModel = self.accelerator.unwrap_model(self.wrapped)
-        self.checkpoints = Checkpoints(self.folder / "checkpoints")
         self.progress = Progress()
         self.sessions: tuple[Session, ...] = ()
-        self.fingerprint = data.fingerprint()
-        self.batches = Batches(data, config, self.accelerator)
-        self.updates = self.batches.updates
+        self.started = 0.0
+        """When the clock of `progress.seconds` would have begun, had the run never been interrupted."""
+        processes = self.accelerator.num_processes
+        self.updates = len(data.splits["train"]) // examples_per_update(config, processes)
+        """Per epoch."""
         total = config.epochs * self.updates
-        facts = data_facts(data, self.fingerprint, self.provenance)
-        self.blank = blank_record(
-            self.model,
-            objective,
-            facts,
-            config,
-            self.provenance,
-            metric=data.metric.name,
-            processes=self.accelerator.num_processes,
-        )
+        self.blank = blank_record(self.model, objective, data, config, self.provenance, processes=processes)
         self.schedule = Schedule(total_steps=total, peak=config.learning_rate, warmup=config.warmup, decay=config.decay)
         self.bar = LiveBar(total, shown=self.main, console=console)
         self.stop = StopRequests(shown=self.main and not self.bar.console.quiet)
@@ -146,7 +131,10 @@ class Training:
             self._begin(resume)
             try:
                 record = self._run()
-                self._close(record)
+                if self.main:
+                    self.place.refuse_gone()
+                    seal_run(self.folder, record)  # before the record: whoever finds a finished one finds it sealed
+                    write_record(self.folder, record)
             except KeyboardInterrupt:
                 self._write_record(self._record(INTERRUPTED))
                 raise
@@ -160,27 +148,29 @@ class Training:
         return record
 
     def _run(self) -> RunRecord:
-        started = time.monotonic() - self.progress.seconds
+        self.started = time.monotonic() - self.progress.seconds
         with self.bar:
             while self.progress.epoch < self.config.epochs and not self.progress.stopped:
-                self._train_epoch(started)
-                self._finish_epoch(started)
+                self._train_epoch()
+                self._finish_epoch()
                 self._stop_if_asked(self._mean_and_stop(0.0)[1])
-        self._keep_last()
+        if self.main and (self.config.select == "last" or self.progress.best is None):
+            self._save_model()
+        self.accelerator.wait_for_everyone()
         with self.stop.at_once():
             return self._scored(self._record(STOPPED if self.progress.stopped else FINISHED))
 
     # -- the parts of a run ------------------------------------------------------------------------------------------
 
     def _begin(self, resume: bool) -> None:
-        found = any(self.checkpoints.folder.glob("step-*"))
+        found = bool(self.checkpoints.all())
         if found and not resume:
             raise TrainingError(f"{self.folder} already holds a run: resume it, or choose another folder")
         if not found and holds_scores(self.folder):
             raise TrainingError(
                 f"{self.folder} holds a run that is over, and its checkpoints are gone: choose another folder"
             )
-        self.place.refuse_too_little_room(self.accelerator, self.model, self.checkpoints)
+        self.place.refuse_too_little_room(self.accelerator, self.model)
         restored = self.checkpoints.load(self.model, self.optimiser, self.bar.say) if found else None
         if restored is not None:
             self._refuse_another_run()
@@ -206,10 +196,13 @@ class Training:
             )
         self.sessions = began.sessions
 
-    def _train_epoch(self, started: float) -> None:
+    def _train_epoch(self) -> None:
         self.wrapped.train()
         progress = self.progress
-        for micro_batches in self.batches.of_epoch(progress.epoch, progress.position):
+        batches = update_batches(
+            self.data, self.config, self.accelerator, epoch=progress.epoch, start=progress.position
+        )
+        for micro_batches in batches:
             loss, mean = self._update(micro_batches)
             mean, stop = self._mean_and_stop(mean)
             progress.loss_sum += mean
@@ -217,7 +210,7 @@ class Training:
             self._show(loss, mean)
             due = progress.step % self.config.checkpoint_every == 0 and progress.position < self.updates
             if due or stop:
-                self._checkpoint(started)
+                self._checkpoint()
             self._stop_if_asked(stop)
 
     def _update(self, micro_batches: list[Batch]) -> tuple[Loss, float]:
@@ -225,8 +218,8 @@ class Training:
         step, losses = self.progress.step, []
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule.at(step)
-        for last, batch in with_last(micro_batches):
-            waiting = nullcontext() if last else self.accelerator.no_sync(self.wrapped)
+        for batch in micro_batches:
+            waiting = nullcontext() if batch is micro_batches[-1] else self.accelerator.no_sync(self.wrapped)
             with waiting, self.accelerator.autocast():
                 seeds = sample_seeds(self.config.seed, step, batch.ids)
                 output = self.wrapped(batch.features, batch.masks, seeds=seeds)
@@ -239,6 +232,15 @@ class Training:
         self.optimiser.step()
         self.optimiser.zero_grad()
         return loss, sum(losses) / len(losses)
+
+    def _show(self, loss: Loss, mean: float) -> None:
+        numbers = {"loss": mean}
+        if "jacobian_norm" in loss.statistics:
+            numbers["jacobian"] = float(loss.statistics["jacobian_norm"].nanmean())
+        residuals = [float(x.nanmean()) for name, x in loss.statistics.items() if name.startswith("residual/")]
+        if residuals:
+            numbers["residual"] = max(residuals)
+        self.bar.update(self.progress.step, self.progress.epoch, **numbers)
 
     def _mean_and_stop(self, loss: float) -> tuple[float, bool]:
         """The mean over all processes, and whether one of them was asked to stop: then all stop at the same step."""
@@ -255,9 +257,9 @@ class Training:
             self.bar.say(f"stopped after step {self.progress.step} of {self.schedule.total_steps}, with a checkpoint")
             raise Interrupted(*([] if self.stop.noted is None else [self.stop.noted]))
 
-    def _finish_epoch(self, started: float) -> None:
+    def _finish_epoch(self) -> None:
         progress = self.progress
-        found = self._scores(self._predict_dev(started))
+        found = self._scores(self._predict_dev())
         score, loss = found[self.data.metric.name], found["loss"]
         entry = {
             "epoch": progress.epoch,
@@ -276,7 +278,7 @@ class Training:
         self.bar.end_epoch(progress.epoch)
         self.accelerator.log({key: value for key, value in entry.items() if key != "step"}, step=progress.step)
         progress.epoch, progress.position, progress.loss_sum = progress.epoch + 1, 0, 0.0
-        self._checkpoint(started)
+        self._checkpoint()
         self._write_record(self._record("running"))
 
     def _look_for_alarms(self) -> None:
@@ -297,17 +299,17 @@ class Training:
             radius=vitals.radius,
         )
         for alarm in raised([Vitals(**each) for each in self.progress.vitals]):
-            self.progress.alarms.append(alarm.to_json())
+            self.progress.alarms.append(asdict(alarm))
             self.bar.say(f"ALARM, {alarm.kind} at epoch {alarm.epoch}: {alarm.message}")
             self.progress.stopped |= self.config.stop_on_alarm
 
-    def _predict_dev(self, started: float) -> Predictions:
+    def _predict_dev(self) -> Predictions:
         """Answers to dev, which may take long: a run that is asked to stop comes back to them."""
         try:
             with self.stop.at_once():
                 return self._predict("dev")
         except Interrupted:
-            self._save_checkpoint(started)  # other processes may be elsewhere by now: nobody is waited for
+            self._save_checkpoint()  # other processes may be elsewhere by now: nobody is waited for
             raise
 
     def _predict(self, split: str) -> Predictions:
@@ -323,12 +325,51 @@ class Training:
         if not weights.is_file():
             raise GoneError(f"{weights} is gone: it was removed while the run went on. Train again in another folder")
         self.model.load_state_dict(load_file(weights))
+        self.model.eval()
         splits = [name for name, split in self.data.splits.items() if name != "train" and labelled(split)]
         answers = {split: self._predict(split) for split in splits}
         record = replace(record, metrics={split: self._scores(found) for split, found in answers.items()})
-        return bundled(record, self.folder, self.data, self.provenance, answers) if self.main else record
+        return write_bundle(record, self.folder, self.data, self.provenance, answers) if self.main else record
 
-    # -- small matters -----------------------------------------------------------------------------------------------
+    # -- what is kept on disk ------------------------------------------------------------------------------------------
+
+    def _checkpoint(self) -> None:
+        self._save_checkpoint()
+        self.accelerator.wait_for_everyone()
+
+    def _save_checkpoint(self) -> None:
+        self.progress.seconds = time.monotonic() - self.started
+        if self.main:
+            self.place.refuse_gone()
+            self.checkpoints.save(self.progress.step, self.model, self.optimiser, asdict(self.progress))
+
+    def _save_model(self) -> None:
+        self.place.refuse_gone()
+        for name in (TASK, SEAL):  # they state the weights' hash, and are written at the end
+            (self.folder / "model" / name).unlink(missing_ok=True)
+        self.model.save_pretrained(self.folder / "model")
+        options = self.folder / "model" / CONFIG
+        (self.folder / "model" / WEIGHTS).chmod(options.stat().st_mode)  # safetensors writes for its owner only
+
+    def _record(self, status: str) -> RunRecord:
+        progress = self.progress
+        return replace(
+            self.blank,
+            status=status,
+            sessions=self.sessions,
+            selected=selected(progress, self.config.select, self.data.metric.name),
+            curves=tuple(progress.curves),
+            vitals=tuple(progress.vitals),
+            alarms=tuple(progress.alarms),
+            steps=progress.step,
+            wall_seconds=progress.seconds,
+        )
+
+    def _write_record(self, record: RunRecord) -> None:
+        if self.main and not self.place.gone():
+            write_record(self.folder, record)
+
+    # -- what goes wrong -----------------------------------------------------------------------------------------------
 
     def _refuse_non_finite(self, value: Tensor, loss: Loss, batch: Batch) -> None:
         """Stop before the weights are touched; every process stops with the one that saw it."""
@@ -347,44 +388,12 @@ class Training:
         )
         raise TrainingError(message, ids)
 
-    def _show(self, loss: Loss, mean: float) -> None:
-        numbers = {"loss": mean}
-        if "jacobian_norm" in loss.statistics:
-            numbers["jacobian"] = float(loss.statistics["jacobian_norm"].nanmean())
-        residuals = [float(x.nanmean()) for name, x in loss.statistics.items() if name.startswith("residual/")]
-        if residuals:
-            numbers["residual"] = max(residuals)
-        self.bar.update(self.progress.step, self.progress.epoch, **numbers)
-
-    def _checkpoint(self, started: float) -> None:
-        self._save_checkpoint(started)
-        self.accelerator.wait_for_everyone()
-
-    def _save_checkpoint(self, started: float) -> None:
-        self.progress.seconds = time.monotonic() - started
-        if self.main:
-            self.place.refuse_gone()
-            self.checkpoints.save(self.progress.step, self.model, self.optimiser, asdict(self.progress))
-
-    def _keep_last(self) -> None:
-        if self.main and (self.config.select == "last" or self.progress.best is None):
-            self._save_model()
-        self.accelerator.wait_for_everyone()
-
-    def _save_model(self) -> None:
-        self.place.refuse_gone()
-        for name in (TASK, SEAL):  # they state the weights' hash, and are written at the end
-            (self.folder / "model" / name).unlink(missing_ok=True)
-        self.model.save_pretrained(self.folder / "model")
-        options = self.folder / "model" / CONFIG
-        (self.folder / "model" / WEIGHTS).chmod(options.stat().st_mode)  # safetensors writes for its owner only
-
     def _in_words(self, error: Exception) -> Exception:
-        """What a user can do something about, said with the way on; any other error as it is."""
+        """Errors that a user can do something about, in words that say what; any other as it is."""
         if self.place.gone():
             return self.place.gone_error()
         if is_full(error) and not isinstance(error, CheckpointError):
-            return self.place.full_error(self.checkpoints.newest())
+            return self.place.full_error()
         if isinstance(error, torch.OutOfMemoryError):
             return TrainingError(
                 f"the device has not enough memory for this run at step {self.progress.step} (batch_size "
@@ -395,38 +404,11 @@ class Training:
 
     def _write_ending(self, error: Exception, *, passing: bool) -> None:
         """Failed; or only interrupted, where what stood in the way may pass and the run can be resumed."""
-        record = replace(self._record(INTERRUPTED if passing else FAILED), error=self._error(error))
+        message = str(error).replace(f"{self.folder}/", "")  # the folder may be moved
+        told = RunError(kind=type(error).__name__, message=message, batch_ids=getattr(error, "batch_ids", ()))
+        record = replace(self._record(INTERRUPTED if passing else FAILED), error=told)
         try:
             self._write_record(record)
         except OSError as again:  # the record on disk says "running", from which a run is resumed just as well
             if not is_full(again):
                 raise
-
-    def _error(self, error: Exception) -> RunError:
-        message = str(error).replace(f"{self.folder}/", "")  # the folder may be moved
-        return RunError(kind=type(error).__name__, message=message, batch_ids=getattr(error, "batch_ids", ()))
-
-    def _record(self, status: str) -> RunRecord:
-        progress = self.progress
-        return replace(
-            self.blank,
-            status=status,
-            sessions=self.sessions,
-            selected=selected(progress, self.config.select, self.data.metric.name),
-            curves=tuple(progress.curves),
-            vitals=tuple(progress.vitals),
-            alarms=tuple(progress.alarms),
-            steps=progress.step,
-            wall_seconds=progress.seconds,
-        )
-
-    def _close(self, record: RunRecord) -> None:
-        """The seal, then the record: whoever finds a finished one finds it sealed."""
-        if self.main:
-            self.place.refuse_gone()
-            seal_run(self.folder, record)
-            write_record(self.folder, record)
-
-    def _write_record(self, record: RunRecord) -> None:
-        if self.main and not self.place.gone():
-            write_record(self.folder, record)

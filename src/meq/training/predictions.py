@@ -1,17 +1,28 @@
-"""What a model answered, example by example: a Parquet file per split, enough to recompute every metric."""
+"""What a model answers to a split, example by example: computed, scored, and kept as a Parquet file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
 from jaxtyping import Float
 from torch import Tensor
 
-from meq.files import write_bytes
+from meq.core.operator import held_still
+from meq.data.contract import Batch, DataSet, Example, Split, collate
+from meq.data.metrics import Metric
+from meq.encoders.survey import Progress
+from meq.models.base import FusionModel, Output
+from meq.objectives import task_loss
+from meq.records import write_bytes
+
+BATCH_SIZE = 64
+"""Of a model whose training is not known. A run's own batch size pads as its recorded answers were: same bits."""
 
 
 class PredictionsError(ValueError):
@@ -34,20 +45,97 @@ class Predictions:
             )
 
 
+def predict_split(
+    model: FusionModel,
+    data: DataSet,
+    split: str,
+    *,
+    batch_size: int = BATCH_SIZE,
+    accelerator: Accelerator | None = None,
+    progress: Progress | None = None,
+) -> Predictions:
+    """Every example's answer, in the order of the split. Processes of an accelerator share the work; all get all."""
+    examples, (world, rank) = data.splits[split], (1, 0)
+    if accelerator is not None:
+        world, rank = accelerator.num_processes, accelerator.process_index
+    rows: list[tuple[str, Tensor, Tensor]] = []
+    for part in batched(examples, batch_size, rank, world):
+        batch, output = answer_batch(model, part, data.widths, accelerator=accelerator)
+        rows += zip(batch.ids, answer_logits(output).cpu(), batch.target.cpu(), strict=True)
+        if progress is not None:
+            progress(f"scoring {split}", len(rows), len(examples))
+    if world > 1:
+        shares = gather_object([rows])  # what process r of P took was every P-th example from r on
+        rows = [shares[place % world][place // world] for place in range(len(examples))]
+    logits, target = torch.stack([row[1] for row in rows]), torch.stack([row[2] for row in rows])
+    return Predictions(ids=[row[0] for row in rows], logits=logits, target=target)
+
+
+def batched(examples: Split, size: int, first: int = 0, step: int = 1) -> Iterator[list[Example]]:
+    """The examples, or every `step`-th of them from `first` on, so many at a time."""
+    mine = range(first, len(examples), step)
+    for start in range(0, len(mine), size):
+        yield [examples[row] for row in mine[start : start + size]]
+
+
+def answer_batch(
+    model: FusionModel, examples: Sequence[Example], widths: Mapping[str, int], accelerator: Accelerator | None = None
+) -> tuple[Batch, Output]:
+    """What the model says of these examples: dropout off, no gradient, on the accelerator's device and precision."""
+    batch = collate(examples, widths)
+    with torch.no_grad(), held_still(model):
+        if accelerator is None:
+            return batch, model(batch.features, batch.masks)
+        batch = batch.to(accelerator.device)
+        with accelerator.autocast():
+            return batch, model(batch.features, batch.masks)
+
+
+def without_targets(examples: Split) -> list[Example]:
+    """Examples that can be collated though nothing is known of their answers: the target is a zero."""
+    return [replace(example, target=torch.zeros(())) for example in examples]
+
+
+def answer_logits(output: Output) -> Tensor:
+    """The logits of an output, in single precision; an error for a model without a head."""
+    if output.logits is None:
+        raise ValueError("this model was built with classes=None: it has no head to answer with")
+    return output.logits.float()
+
+
+def scores(metrics: Sequence[Metric], task: str, predictions: Predictions) -> dict[str, float]:
+    """Every metric, and the mean loss of the task: of what is kept on disk, so that it can be computed again."""
+    found = {metric.name: metric(predictions.logits, predictions.target) for metric in metrics}
+    return {**found, "loss": float(task_loss(task)(predictions.logits, predictions.target).double().mean())}
+
+
+def labelled(split: Split) -> bool:
+    """There is something to score: a split whose labels its makers kept can only be predicted."""
+    return len(split) > 0 and split[0].target is not None
+
+
 def write_predictions(path: Path, predictions: Predictions) -> None:
     """Columns id, target and logits; the file appears whole or not at all."""
     import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     columns = {
         "id": pa.array(list(predictions.ids), pa.string()),
         "target": _column(predictions.target),
         "logits": _column(predictions.logits),
     }
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), sink, compression="zstd")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, sink.getvalue().to_pybytes())
+    write_bytes(path, as_parquet(columns))
+
+
+def as_parquet(columns: Mapping[str, Any]) -> bytes:
+    """A Parquet file of these columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(dict(columns)), sink, compression="zstd")
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
 
 
 def read_predictions(path: Path) -> Predictions:

@@ -1,33 +1,44 @@
-"""What a run leaves behind: how far it came, and the record of it."""
+"""What a run leaves behind: the record of it, the request for its data, and where it was trained."""
 
 from __future__ import annotations
 
+import math
+import os
+import platform
+import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from datetime import datetime, timezone
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from meq.core.options import nearest
-from meq.data.contract import DataSet
-from meq.data.standardise import Standardisation
-from meq.files import write_bytes
-from meq.models.base import FusionModel
-from meq.objectives import Objective
+from meq.data.request import DataRequest
+from meq.data.transforms import Standardisation
+from meq.options import nearest
+from meq.records import SCHEMA, FormatError, plain, read_dataclass, read_sealed, write_dataclass, write_sealed
 from meq.training.config import TrainConfig
-from meq.training.environment import Session
-from meq.training.plain import FormatError, dumps, loads, plain, typed
-from meq.training.request import RunRequest
+from meq.version import __version__
 
-RECORD = "record.json"
-SCHEMA = 1
+if TYPE_CHECKING:
+    import torch
+
+    from meq.data.contract import DataSet
+    from meq.models.base import FusionModel
+    from meq.objectives import Objective
+
+RECORD, REQUEST = "record.json", "request.json"
 FINISHED, STOPPED, FAILED, INTERRUPTED = "finished", "stopped by an alarm", "failed", "interrupted"
+STATUSES = ("running", INTERRUPTED, FINISHED, STOPPED, FAILED)
 LATER = ("solver", "backward")
 """Options of models that records of older versions do not name."""
-STATUSES = ("running", INTERRUPTED, FINISHED, STOPPED, FAILED)
-
-
 SHARING = ("batch_size", "accumulate")
 """How an update is shared out, with the number of processes."""
+SAME_SCORE = 1e-6
+"""Relative: the same sums, on another processor, end in other last digits."""
+PACKAGE = Path(__file__).resolve().parents[1]
+RECORDED = ("torch", "numpy", "accelerate", "safetensors", "pyarrow")
+"""Packages whose versions a record states."""
 
 
 @dataclass
@@ -60,7 +71,7 @@ class EncoderFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Where the features and the run come from, as far as whoever starts it knows."""
+    """Where the features and the run come from, as far as the caller of `fit` knows."""
 
     study: str | None = None
     arm: str | None = None
@@ -69,6 +80,8 @@ class Provenance:
     standardisation: Standardisation | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
     """By modality that is encoded: image, regions, text or audio."""
+    specs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By modality that is encoded: how to make its encoder again."""
     request: RunRequest | None = None
     """What to read to have the same data again; None where it was not asked for by name or path."""
 
@@ -93,8 +106,8 @@ class ObjectiveFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selected:
-    """Which weights were kept; no epoch while there is none."""
+class Selection:
+    """Which epoch's weights were kept, and by which score; None before the first epoch."""
 
     by: str
     split: str
@@ -143,7 +156,7 @@ class RunRecord:
     """What weights are selected by."""
     processes: int
     sessions: tuple[Session, ...]
-    selected: Selected
+    selected: Selection
     curves: tuple[Mapping[str, Any], ...]
     vitals: tuple[Mapping[str, Any], ...]
     alarms: tuple[Mapping[str, Any], ...]
@@ -167,37 +180,29 @@ class RunRecord:
 
     @property
     def scored(self) -> bool:
-        """It came to its end, and has scores."""
+        """The run ended, by itself or by an alarm, and has scores."""
         return self.status in (FINISHED, STOPPED)
 
     @property
     def over(self) -> bool:
-        """There is nothing to resume."""
+        """The run ended or failed: there is nothing to resume."""
         return self.scored or self.status == FAILED
 
 
 def write_record(folder: Path, record: RunRecord) -> None:
-    write_bytes(folder / RECORD, dumps(record).encode())
+    write_dataclass(folder / RECORD, record)
 
 
 def read_record(folder: Path) -> RunRecord:
     """The record of a run's folder; what is missing, unknown or of another type in it is an error that names it."""
-    path = folder / RECORD
     try:
-        content = path.read_bytes()
+        return read_dataclass(RunRecord, folder / RECORD)
     except FileNotFoundError as error:
         raise FormatError(f"{folder} has no {RECORD}: it is not the folder of a run") from error
-    value = loads(content, str(path))
-    schema = value.get("schema") if isinstance(value, dict) else None
-    if isinstance(schema, int) and schema > SCHEMA:
-        raise FormatError(f"{path}: written in format {schema}, this version of meq reads up to {SCHEMA}; upgrade meq")
-    if schema is None:
-        raise FormatError(f"{path}: the field 'schema' is missing: not a run record, or one from before version 1")
-    return typed(RunRecord, value, str(path))
 
 
 def differences(began: RunRecord, now: RunRecord) -> dict[str, list[str]]:
-    """In what the beginning of a run and its continuation are not the same run: by part, the fields that differ.
+    """The fields, by part of the record, in which a resumed run differs from what was begun.
 
     How an update is shared out among processes and micro-batches may change, as when the memory was too small: the
     update sees the same samples. How many it sees may not.
@@ -205,8 +210,9 @@ def differences(began: RunRecord, now: RunRecord) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for part in ("study", "arm", "config", "model", "objective", "data"):
         old, new = plain(getattr(began, part)), plain(getattr(now, part))
-        if part == "model":
-            old = _with_later_options(old, new)
+        if part == "model":  # options that older records do not name: their runs took them from the same study as now
+            later = {name: new["options"][name] for name in LATER if name in new["options"]}
+            old = {**old, "options": {**later, **old["options"]}}
         names = [name for name in new if old.get(name) != new[name]] if isinstance(new, dict) else [part]
         if part == "config" and _per_update(began) == _per_update(now):
             names = [name for name in names if name not in SHARING]
@@ -217,31 +223,20 @@ def differences(began: RunRecord, now: RunRecord) -> dict[str, list[str]]:
     return found
 
 
-def _with_later_options(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """Options that older records do not name: their runs took them from the same study as now."""
-    added = {name: new["options"][name] for name in LATER if name in new["options"] and name not in old["options"]}
-    return {**old, "options": {**old["options"], **added}}
-
-
 def _per_update(record: RunRecord) -> int:
     sizes = [int(record.config[name]) for name in SHARING]
     return sizes[0] * sizes[1] * record.processes
 
 
+def same_score(ours: float, theirs: float) -> bool:
+    """Whether a score that was computed again is the recorded one."""
+    both_nan = math.isnan(ours) and math.isnan(theirs)
+    return both_nan or math.isclose(ours, theirs, rel_tol=SAME_SCORE, abs_tol=SAME_SCORE)
+
+
 def holds_scores(folder: Path) -> bool:
-    """Whether a run in this folder came to its end: what it wrote is not to be written over."""
+    """Whether a finished run lies in this folder, which must not be overwritten."""
     return (folder / RECORD).is_file() and read_record(folder).scored
-
-
-def data_facts(data: DataSet, fingerprint: str, provenance: Provenance) -> DataFacts:
-    return DataFacts(
-        name=data.name,
-        fingerprint=fingerprint,
-        source_fingerprint=provenance.source_fingerprint,
-        encoders=encoders_of(data),
-        splits={name: len(split) for name, split in data.splits.items()},
-        facts=dict(data.facts),
-    )
 
 
 def encoders_of(data: DataSet) -> dict[str, EncoderFacts]:
@@ -256,14 +251,13 @@ def encoders_of(data: DataSet) -> dict[str, EncoderFacts]:
 def blank_record(
     model: FusionModel,
     objective: Objective,
-    data: DataFacts,
+    data: DataSet,
     config: TrainConfig,
     provenance: Provenance,
     *,
-    metric: str,
     processes: int,
 ) -> RunRecord:
-    """A run that has not done anything yet."""
+    """The record of a run before its first step."""
     penalties = tuple(repr(penalty) for penalty in objective.penalties)
     return RunRecord(
         schema=SCHEMA,
@@ -275,11 +269,18 @@ def blank_record(
         parameters=model.count_parameters(),
         block_parameters=model.count_parameters("block"),
         objective=ObjectiveFacts(task=objective.task, penalties=penalties),
-        data=data,
-        metric=metric,
+        data=DataFacts(
+            name=data.name,
+            fingerprint=data.fingerprint(),
+            source_fingerprint=provenance.source_fingerprint,
+            encoders=encoders_of(data),
+            splits={name: len(split) for name, split in data.splits.items()},
+            facts=dict(data.facts),
+        ),
+        metric=data.metric.name,
         processes=processes,
         sessions=(),
-        selected=selected(Progress(), config.select, metric),
+        selected=selected(Progress(), config.select, data.metric.name),
         curves=(),
         vitals=(),
         alarms=(),
@@ -292,9 +293,156 @@ def blank_record(
     )
 
 
-def selected(progress: Progress, select: str, metric: str) -> Selected:
+def selected(progress: Progress, select: str, metric: str) -> Selection:
     chosen = progress.best if select == "best" else None
     if progress.curves and (select == "last" or chosen is None):  # no epoch had a number: the last weights are kept
         chosen = {"epoch": progress.curves[-1]["epoch"], "value": progress.curves[-1][metric]}
     chosen = chosen or {"epoch": None, "value": None}
-    return Selected(by=select, split="dev", metric=metric, epoch=chosen["epoch"], value=chosen["value"])
+    return Selection(by=select, split="dev", metric=metric, epoch=chosen["epoch"], value=chosen["value"])
+
+
+# -- the request for data ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """The fields of a `DataRequest`, as JSON can hold them, and the encoders. Paths are as they were given."""
+
+    schema: int = SCHEMA
+    data: str
+    root: str | None = None
+    images: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
+    audios: tuple[str, ...] = ()
+    vectors: tuple[str, ...] = ()
+    label: str | None = None
+    split: str | None = None
+    group: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    encoders: Mapping[str, str] = field(default_factory=dict)
+    """By kind of content, as `meq.encoders.catalogue.make_encoder` takes them: a name, or a folder."""
+    store: str | None = None
+    """The feature store."""
+    skip_bad: bool = False
+
+    @classmethod
+    def of(
+        cls, asked: DataRequest, encoders: Mapping[str, str], *, store: Path | None = None, skip_bad: bool = False
+    ) -> RunRequest:
+        given: dict[str, Any] = dict(vars(asked))
+        given |= {name: tuple(given[name]) for name in ("images", "texts", "audios", "vectors")}
+        given["root"] = None if asked.root is None else str(asked.root)
+        kept = None if store is None else str(store)
+        return cls(**given, encoders=dict(encoders), store=kept, skip_bad=skip_bad)
+
+    def data_request(self) -> DataRequest:
+        """What to open to read the run's own data again."""
+        given = {each.name: getattr(self, each.name) for each in fields(DataRequest)}
+        return DataRequest(**{**given, "root": None if self.root is None else Path(self.root)})
+
+
+def write_request(folder: Path, request: RunRequest) -> None:
+    write_sealed(folder / REQUEST, request)
+
+
+def read_request(folder: Path) -> RunRequest | None:
+    """The request of a run's folder; None where it has none, as with runs of a study or of an older version."""
+    path = folder / REQUEST
+    return read_sealed(RunRequest, path) if path.is_file() else None
+
+
+# -- versions, the working copy's commit, the machine ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """The working copy that the code came from."""
+
+    sha: str
+    dirty: bool
+    """The package's folder differs from that commit, so the commit alone does not give the code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hardware:
+    """The machine, as far as it can decide a result or its cost."""
+
+    device: str
+    """cpu, cuda, mps, ..."""
+    name: str
+    processors: int
+    threads: int
+    system: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """One start of a run: its beginning, or a later time it was resumed."""
+
+    step: int
+    """Updates that were done before."""
+    started: str
+    """UTC, ISO 8601."""
+    versions: Mapping[str, str]
+    commit: Commit | None
+    """None where the code is an installed package, not a working copy."""
+    hardware: Hardware
+
+
+def session(step: int, device: torch.device) -> Session:
+    """What is true here and now."""
+    return Session(
+        step=step,
+        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        versions=versions(),
+        commit=commit_of(PACKAGE),
+        hardware=hardware(device),
+    )
+
+
+def versions() -> dict[str, str]:
+    found = {"meq": __version__, "python": platform.python_version()}
+    for name in RECORDED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def commit_of(folder: Path) -> Commit | None:
+    """The commit that a folder of code is checked out from; None if git does not track it.
+
+    A package installed into an environment that lies inside some repository is not that repository's code.
+    """
+    if not _git(folder, "ls-files", "--", "."):
+        return None
+    sha = _git(folder, "rev-parse", "--verify", "HEAD")
+    return None if not sha else Commit(sha=sha, dirty=bool(_git(folder, "status", "--porcelain", "--", ".")))
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git says, or nothing: no git and no repository are the same to a record."""
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def hardware(device: torch.device) -> Hardware:
+    import torch
+
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    processor = named[0] if named else platform.processor() or platform.machine()
+    return Hardware(
+        device=device.type,
+        name=torch.cuda.get_device_name(device) if device.type == "cuda" else processor,
+        processors=os.cpu_count() or 1,
+        threads=torch.get_num_threads(),
+        system=f"{platform.system()} {platform.machine()}",
+    )

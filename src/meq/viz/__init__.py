@@ -1,1 +1,1 @@
-"""Pictures for people, made from what is on record."""
+"""Figures, the HTML report and the web page, made from the files of runs and studies."""

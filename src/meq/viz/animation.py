@@ -1,18 +1,19 @@
-"""One explanation in motion: a still of every step, and all of them as a small GIF or WebP."""
+"""One explanation in motion: a still of every step, all of them as a small GIF or WebP, and every picture of it."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
 from PIL import Image
 
-from meq.core.options import checked_options, nearest
-from meq.experiments.runs.explanation import Explanation
+from meq.options import checked_options, nearest
+from meq.records import write_bytes
+from meq.runs.explanation import Contrast, Explanation
 from meq.viz.colours import FAINT, INK, PALETTE, RULE, label_colours
-from meq.viz.panels import (
+from meq.viz.curves import MOST_CLASSES, considered, probability_along_k
+from meq.viz.grid import (
     POINTS,
     add_axes,
     add_text_axes,
@@ -21,19 +22,35 @@ from meq.viz.panels import (
     draw_paragraphs,
     draw_picture,
     draw_strip,
+    explanation_grid,
     strengths,
     strips,
 )
-from meq.viz.style import MOST_OF_NAME, as_png, new_figure, plain, styled, whole_decades, write_whole
-from meq.viz.words import set_words
+from meq.viz.style import MOST_OF_NAME, as_png, new_figure, plain, save, styled, whole_decades
+from meq.viz.text import set_words
 
 FORMS = {".gif": "GIF", ".webp": "WEBP"}
 DPI, COLOURS = 100, 128
 EACH_MS, LONGER_MS = 650, 1800
-"""How long a step is shown, and the one that is read, and the last."""
+"""How long a step is shown; longer the one that is read, and the last."""
 EDGE, TITLE, PICTURE, RIGHT, WIDE = 0.2, 0.38, 3.0, 3.1, 6.9
 STRIP, BAR, RESIDUALS = 0.3, 0.27, 1.25
-MOST_BARS = 6
+
+
+def check_form(form: str) -> None:
+    """An error for an animation that cannot be written, before anything is computed."""
+    if f".{form}" not in FORMS:
+        raise ValueError(f"there is no animation {form!r}: {nearest(form, [suffix[1:] for suffix in FORMS])}")
+
+
+def draw_explanation(found: Explanation | Contrast, folder: Path, *, form: str = "gif") -> list[Path]:
+    """The grid as explanation.png and .svg, the animation, and for a contrast its curves; the files, in that order."""
+    check_form(form)
+    shown = [found.matched, found.mismatched] if isinstance(found, Contrast) else [found]
+    files = [*save(explanation_grid(shown), folder / "explanation"), animate(shown[0], folder / f"explanation.{form}")]
+    if isinstance(found, Contrast) and found.matched.probabilities is not None:
+        files += save(probability_along_k(found), folder / "contrast")
+    return files
 
 
 @checked_options
@@ -44,18 +61,24 @@ def snapshot(explanation: Explanation, row: int) -> Figure:
             set_words(strengths(view, row), width=(WIDE - 2 * EDGE) * POINTS, size=11, most_lines=6)
             for view in explanation.texts
         ]
-        upper = _upper_height(explanation)
+        bars = BAR * min(len(explanation.labels), MOST_CLASSES) + RESIDUALS + 0.75
+        upper = max(bars, PICTURE if explanation.pictures else 0.0)
         lower = sum(paragraph.height for paragraph in words) / POINTS + STRIP * len(strips(explanation))
         figure = new_figure(WIDE, EDGE + TITLE + upper + 0.14 + lower + 0.34, constrained=False)
         _draw_title(figure, explanation, row)
-        _draw_left(figure, explanation, row, upper)
+        for view in explanation.pictures[:1]:
+            axes = add_axes(figure, EDGE + 0.03, EDGE + TITLE, PICTURE, min(upper, PICTURE))
+            draw_picture(axes, view, row, border=answer_colour(explanation, row), pixels=320)
         _draw_right(figure, explanation, row)
         top = EDGE + TITLE + upper + 0.14
         for view in strips(explanation):
             draw_strip(add_axes(figure, EDGE, top, WIDE - 2 * EDGE, STRIP - 0.1), view, row)
             top += STRIP
         draw_paragraphs(add_text_axes(figure, EDGE, top, WIDE - 2 * EDGE, max(lower, 0.1)), words)
-        _draw_note(figure, explanation)
+        label = plain(explanation.explained_label, MOST_OF_NAME)
+        note = f"heat and shades: {explanation.method}, of {label!r}; one scale for all steps"
+        wide, tall = figure.get_size_inches()
+        figure.text(EDGE / wide, 0.09 / tall, note, fontsize=7.5, color=FAINT, va="bottom")
     return figure
 
 
@@ -66,7 +89,7 @@ def animate(explanation: Explanation, path: Path | str) -> Path:
     if path.suffix.lower() not in FORMS:
         raise ValueError(f"{path}: an animation ends in .gif or .webp: {nearest(path.suffix, FORMS)}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, animation_bytes(explanation, form=FORMS[path.suffix.lower()]))
+    write_bytes(path, animation_bytes(explanation, form=FORMS[path.suffix.lower()]))
     return path
 
 
@@ -75,35 +98,23 @@ def animation_bytes(explanation: Explanation, *, form: str = "GIF") -> bytes:
     """All measured steps, one after the other, for ever."""
     if form not in FORMS.values():
         raise ValueError(f"there is no form {form!r}: {nearest(form, FORMS.values())}")
-    frames = [_frame(explanation, row) for row in range(len(explanation.steps))]
+    stills = [as_png(snapshot(explanation, row), dpi=DPI) for row in range(len(explanation.steps))]
+    frames = [Image.open(io.BytesIO(still), formats=["PNG"]).convert("RGB") for still in stills]
     ends = (explanation.read, explanation.steps[-1])
     durations = [LONGER_MS if step in ends else EACH_MS for step in explanation.steps]
     out = io.BytesIO()
     if form == "GIF":
-        frames = _with_one_palette(frames)
+        # one palette for all frames, so that what stands still does not flicker; dithering would not compress
+        sample = Image.new("RGB", (frames[0].width, 3 * frames[0].height))
+        for place, frame in enumerate((frames[0], frames[len(frames) // 2], frames[-1])):
+            sample.paste(frame, (0, place * frame.height))
+        palette = sample.quantize(COLOURS, method=Image.Quantize.MEDIANCUT)
+        frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     frames[0].save(
         out, format=form, save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=True,
         **({} if form == "GIF" else {"quality": 80, "method": 4}),
     )  # fmt: skip
     return out.getvalue()
-
-
-def _frame(explanation: Explanation, row: int) -> Image.Image:
-    return Image.open(io.BytesIO(as_png(snapshot(explanation, row), dpi=DPI)), formats=["PNG"]).convert("RGB")
-
-
-def _with_one_palette(frames: Sequence[Image.Image]) -> list[Image.Image]:
-    """One palette for all frames, so that what stands still does not flicker; dithering would not compress."""
-    sample = Image.new("RGB", (frames[0].width, 3 * frames[0].height))
-    for place, frame in enumerate((frames[0], frames[len(frames) // 2], frames[-1])):
-        sample.paste(frame, (0, place * frame.height))
-    palette = sample.quantize(COLOURS, method=Image.Quantize.MEDIANCUT)
-    return [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
-
-
-def _upper_height(explanation: Explanation) -> float:
-    bars = BAR * min(len(explanation.labels), MOST_BARS) + RESIDUALS + 0.75
-    return max(bars, PICTURE if explanation.pictures else 0.0)
 
 
 def _draw_title(figure: Figure, explanation: Explanation, row: int) -> None:
@@ -113,12 +124,6 @@ def _draw_title(figure: Figure, explanation: Explanation, row: int) -> None:
     axes.text(0, 0, when, fontsize=12, fontweight="bold", va="top")
     said = answer_words(explanation, row)
     axes.text(axes.get_xlim()[1], 0, said, fontsize=12, va="top", ha="right", color=answer_colour(explanation, row))
-
-
-def _draw_left(figure: Figure, explanation: Explanation, row: int, height: float) -> None:
-    for view in explanation.pictures[:1]:
-        axes = add_axes(figure, EDGE + 0.03, EDGE + TITLE, PICTURE, min(height, PICTURE))
-        draw_picture(axes, view, row, border=answer_colour(explanation, row), pixels=320)
 
 
 def _draw_right(figure: Figure, explanation: Explanation, row: int) -> None:
@@ -144,8 +149,7 @@ def _draw_bars(figure: Figure, explanation: Explanation, row: int, place: tuple[
     """Probabilities of the classes that the model considers most at K; how much height they took."""
     assert explanation.probabilities is not None
     left, top, width = place
-    at_read = explanation.probabilities[explanation.row(explanation.read)]
-    shown = sorted(at_read.topk(min(MOST_BARS, len(explanation.labels))).indices.tolist())
+    shown = considered(explanation)
     colours = label_colours(explanation.labels)
     height = BAR * len(shown)
     axes = add_text_axes(figure, left, top, width, height)
@@ -154,21 +158,10 @@ def _draw_bars(figure: Figure, explanation: Explanation, row: int, place: tuple[
     for number, which in enumerate(shown):
         middle, value = (number + 0.5) * BAR * POINTS, float(explanation.probabilities[row, which])
         label = explanation.labels[which]
-        axes.text(name_room - 5, middle, plain(_short(label)), fontsize=9, va="center", ha="right")
+        axes.text(name_room - 5, middle, plain(label, 16), fontsize=9, va="center", ha="right")
         axes.barh(middle, room, left=name_room, height=0.6 * BAR * POINTS, color=RULE, alpha=0.5)
         axes.barh(middle, room * value, left=name_room, height=0.6 * BAR * POINTS, color=colours[label])
         axes.text(name_room + room + 4, middle, f"{value:.2f}", fontsize=9, va="center", color=INK)
     axes.set_xlim(0, width * POINTS)
     axes.set_ylim(height * POINTS, 0)
     return height + 0.12
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= 16 else f"{label[:15]}\N{HORIZONTAL ELLIPSIS}"
-
-
-def _draw_note(figure: Figure, explanation: Explanation) -> None:
-    wide, tall = figure.get_size_inches()
-    label = plain(explanation.explained_label, MOST_OF_NAME)
-    note = f"heat and shades: {explanation.method}, of {label!r}; one scale for all steps"
-    figure.text(EDGE / wide, 0.09 / tall, note, fontsize=7.5, color=FAINT, va="bottom")

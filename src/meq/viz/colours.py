@@ -1,15 +1,25 @@
-"""The colours of all figures: told apart by colour-blind eyes, quiet on paper (Okabe and Ito's palette)."""
+"""The colours of all figures, told apart by colour-blind eyes (Okabe and Ito's palette), and heat over a picture.
+
+Without matplotlib, which the web page does not load: Pillow draws a heat map fast enough for every step of a look.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+from jaxtyping import Float
+from PIL import Image
+
+from meq.runs.explanation import ModalityView
 
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#22252A"
 PALETTE = (BLUE, ORANGE, GREEN, PURPLE, VERMILION, SKY, BLACK)
 INK, FAINT, RULE, PAPER = "#22252A", "#6B7079", "#D9DBDF", "#FFFFFF"
 LOST = "#8A8F98"
-"""Of an answer that is not finite, and of labels beyond the palette."""
+"""The colour of answers that are not finite, and of labels beyond the palette."""
 MEANINGS = {
     **dict.fromkeys(("entailment", "yes", "true", "present"), GREEN),
     **dict.fromkeys(("contradiction", "no", "false", "absent"), VERMILION),
@@ -17,7 +27,10 @@ MEANINGS = {
 }
 """Colours that readers expect, for labels with these names."""
 HEAT = ((255, 255, 255), (254, 217, 142), (254, 153, 41), (204, 76, 2))
-"""Of heat maps and shaded words: white, through yellow and orange, to brown; also in order when printed in grey."""
+"""Colours of heat maps and shaded words: from white to brown, and in order when printed in grey too."""
+LEVELS = 256
+SMALLEST, COVER, FADED = 24, 0.6, 0.6
+"""Pixels of a side at least; how much the hottest place covers the picture; how much colour the picture keeps there."""
 
 
 def label_colours(labels: Sequence[str]) -> dict[str, str]:
@@ -44,3 +57,41 @@ def ink_on(background: str) -> str:
     """Black or white, whichever can be read on it."""
     red, green, blue = (int(background[place : place + 2], 16) for place in (1, 3, 5))
     return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#FFFFFF"
+
+
+def heat_picture(view: ModalityView, row: int, *, side: int = 320) -> Image.Image:
+    """The view's picture with the heat of one measured step; `side` pixels on its longer side.
+
+    The colour scale ends at the view's largest share at any step, so that pictures of several steps can be compared.
+    """
+    picture = fitted(view, side)
+    heat = view.heat(row, width=picture.width, height=picture.height).numpy()
+    return blend(picture, heat / view.peak if view.peak > 0 else heat)
+
+
+def fitted(view: ModalityView, side: int) -> Image.Image:
+    """The whole picture with `side` pixels on its longer side; small pictures keep their pixels sharp."""
+    if view.picture is None:
+        raise ValueError(f"{view.name!r} is of kind {view.kind!r}: there is no picture to draw on")
+    scale = side / max(view.picture.size)
+    size = tuple(max(SMALLEST, round(edge * scale)) for edge in view.picture.size)
+    method = Image.Resampling.NEAREST if scale > 2 else Image.Resampling.LANCZOS
+    return view.picture.resize((size[0], size[1]), method)
+
+
+def blend(picture: Image.Image, heat: Float[np.ndarray, "H W"]) -> Image.Image:
+    """Heat between 0 and 1 over the picture: without heat it is pale, with heat it shows through the colour."""
+    if heat.shape != (picture.height, picture.width):
+        raise ValueError(f"a heat map of {heat.shape} does not fit a picture of {(picture.height, picture.width)}")
+    pixels = np.asarray(picture.convert("RGB"), dtype=np.float32)
+    grey = pixels.mean(2, keepdims=True)
+    strength = heat.clip(0, 1).astype(np.float32)[..., None]
+    base = grey + (pixels - grey) * (1 - (1 - FADED) * strength)
+    cover = COVER * np.sqrt(strength)
+    warm = _scale()[(strength[..., 0] * (LEVELS - 1)).astype(int)]
+    return Image.fromarray((base * (1 - cover) + warm * cover).clip(0, 255).astype(np.uint8))
+
+
+@lru_cache(maxsize=1)
+def _scale() -> Float[np.ndarray, "L 3"]:
+    return np.array([heat_colour(level / (LEVELS - 1)) for level in range(LEVELS)], dtype=np.float32)

@@ -1,25 +1,31 @@
-"""Curves along the iteration: scores, probabilities, residuals; K is marked, spread is shown."""
+"""Curves along the iteration (scores, probabilities, residuals), and along the epochs of a run's training."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
-from meq.analysis.trajectory import Trajectory
-from meq.core.options import checked_options, nearest
-from meq.experiments.runs.explanation import Contrast, Explanation
-from meq.viz.colours import FAINT, LOST, PALETTE, label_colours
+from meq.options import checked_options, nearest
+from meq.runs.explanation import Contrast, Explanation
+from meq.studies import RunRecord
+from meq.viz.colours import BLUE, FAINT, GREEN, INK, LOST, ORANGE, PALETTE, VERMILION, label_colours
 from meq.viz.style import MOST_OF_NAME, mark_read, new_figure, plain, styled, whole_decades, whole_steps
+from meq.viz.text import MOST_LETTERS
 
 MARKERS = "osD^vP*X"
 MOST_CLASSES = 6
 """Curves of a figure with thousands of classes: those that the model considers most at K."""
+
+Rows = Sequence[Mapping[str, Any]]
+"""What a record keeps of each epoch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,18 +42,6 @@ class Line:
             raise ValueError(f"{self.name!r}: every seed needs a value for each of {len(self.steps)} steps")
 
 
-def line_of(name: str, trajectories: Sequence[Trajectory]) -> Line:
-    """The scores of the same steps, one trajectory per seed."""
-    steps = {each.steps for each in trajectories}
-    if len(steps) != 1:
-        raise ValueError(f"{name!r}: a line needs trajectories of the same steps, got {len(steps)} kinds")
-    missing = [place for place, each in enumerate(trajectories) if each.metric is None]
-    if missing:
-        raise ValueError(f"{name!r}: trajectory {missing[0]} has no score: its batches had no targets")
-    values = tuple(tuple(each.metric.tolist()) for each in trajectories if each.metric is not None)
-    return Line(name=name, steps=steps.pop(), values=values)
-
-
 @checked_options
 def score_along_k(
     lines: Sequence[Line], *, read: int | None = None, chance: float | None = None, metric: str = "accuracy"
@@ -60,12 +54,19 @@ def score_along_k(
         axes = figure.add_subplot()
         for place, line in enumerate(lines):
             _line_with_band(axes, line, place)
-        _score_axis(axes, lines, metric, chance)
+        axes.set_ylabel(plain(metric))
+        values = np.concatenate([np.array(line.values, dtype=float).ravel() for line in lines])
+        if chance is not None:
+            axes.axhline(chance, color=LOST, linewidth=1.0, linestyle=":", label=f"chance, {chance:.3g}")
+        if np.nanmin(values) >= 0 and np.nanmax(values) <= 1:
+            axes.set_ylim(0, 1.03)  # a share: the whole of it is shown
         if read is not None:
             mark_read(axes, read)
         whole_steps(axes)
         axes.set_title(f"{plain(metric[:1].upper() + metric[1:])} when the answer is read at step k", pad=16)
-        axes.legend(loc="lower right", title=_spread_note(lines), title_fontsize=8)
+        seeds = sorted({len(line.values) for line in lines})
+        spread = f"mean and standard deviation, {' or '.join(map(str, seeds))} seeds"
+        axes.legend(loc="lower right", title="one seed" if seeds == [1] else spread, title_fontsize=8)
     return figure
 
 
@@ -80,13 +81,22 @@ def probability_along_k(found: Explanation | Contrast, *, label: str | None = No
             _contrast_curves(axes, found, label or first.answer)
         else:
             first = found
-            _class_curves(axes, found, [label] if label is not None else _considered(found))
+            shown = [label] if label is not None else [found.labels[place] for place in considered(found)]
+            _class_curves(axes, found, shown)
         axes.set_ylim(-0.02, 1.02)
         axes.set_ylabel("probability")
         mark_read(axes, first.read)
         whole_steps(axes)
         figure.legend(loc="outside lower center", ncols=3)
     return figure
+
+
+def considered(found: Explanation) -> list[int]:
+    """Places of the classes with the largest probabilities at K, in the order of the labels: what there is room for."""
+    if found.probabilities is None:
+        raise ValueError("the model answers with a number, so there are no probabilities to draw")
+    most = min(MOST_CLASSES, len(found.labels))
+    return sorted(found.probabilities[found.row(found.read)].topk(most).indices.tolist())
 
 
 @checked_options
@@ -122,6 +132,30 @@ def residual_along_k(
     return figure
 
 
+def training_curves(record: RunRecord) -> Figure:
+    """Panels over epochs from a run's record; those of the equilibrium only for a model that has one."""
+    if not record.curves:
+        raise ValueError("the run has no curves: it stopped before its first epoch was over")
+    rows = 3 if record.vitals else 1
+    with styled():
+        figure = new_figure(8.4, 2.35 * rows + 0.6)
+        losses, score, *health = figure.subplots(rows, 2, sharex=True, squeeze=False).flat
+        _draw_scores(losses, score, record)
+        if record.vitals:
+            _draw_health(health, record.vitals)
+        for axes in figure.axes:
+            for alarm in record.alarms:
+                axes.axvline(alarm["epoch"], color=VERMILION, linewidth=1.2, alpha=0.8, zorder=1)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            if axes in figure.axes[-2:]:
+                axes.set_xlabel("epoch")
+        title = f"{record.model['model']} on {record.data.name}, seed {record.seed}: {record.status}"
+        alarms = sorted({str(alarm["kind"]) for alarm in record.alarms})
+        note = f"alarms (red lines): {', '.join(alarms)}" if alarms else "no alarms"
+        figure.suptitle(plain(f"{title}; {note}", 2 * MOST_LETTERS), x=0.01, ha="left", fontsize=10, fontweight="bold")
+    return figure
+
+
 def _line_with_band(axes: Axes, line: Line, place: int) -> None:
     values = np.array(line.values, dtype=float)
     mean, colour = values.mean(0), PALETTE[place % len(PALETTE)]
@@ -131,30 +165,6 @@ def _line_with_band(axes: Axes, line: Line, place: int) -> None:
     axes.plot(
         line.steps, mean, color=colour, marker=MARKERS[place % len(MARKERS)], label=plain(line.name, MOST_OF_NAME)
     )
-
-
-def _score_axis(axes: Axes, lines: Sequence[Line], metric: str, chance: float | None) -> None:
-    axes.set_ylabel(plain(metric))
-    values = np.concatenate([np.array(line.values, dtype=float).ravel() for line in lines])
-    if chance is not None:
-        axes.axhline(chance, color=LOST, linewidth=1.0, linestyle=":", label=f"chance, {chance:.3g}")
-    if np.nanmin(values) >= 0 and np.nanmax(values) <= 1:
-        axes.set_ylim(0, 1.03)  # a share: the whole of it is shown
-
-
-def _spread_note(lines: Sequence[Line]) -> str:
-    counts = sorted({len(line.values) for line in lines})
-    if counts == [1]:
-        return "one seed"
-    return f"mean and standard deviation, {' or '.join(map(str, counts))} seeds"
-
-
-def _considered(found: Explanation) -> list[str]:
-    """The classes that have the largest probability at K, in the order of the labels."""
-    if found.probabilities is None:
-        raise ValueError("the model answers with a number, so there are no probabilities to draw")
-    best = found.probabilities[found.row(found.read)].topk(min(MOST_CLASSES, len(found.labels))).indices.tolist()
-    return [found.labels[place] for place in sorted(best)]
 
 
 def _class_curves(axes: Axes, found: Explanation, shown: Sequence[str]) -> None:
@@ -184,3 +194,59 @@ def _chances(found: Explanation, label: str) -> list[float]:
     if label not in found.labels:
         raise ValueError(f"there is no label {label!r}: {nearest(label, found.labels)}")
     return found.probabilities[:, found.labels.index(label)].tolist()
+
+
+def _draw_scores(losses: Axes, score: Axes, record: RunRecord) -> None:
+    _plot(losses, _series(record.curves, "train_loss"), BLUE, "o", "train (whole objective)")
+    _plot(losses, _series(record.curves, "dev_loss"), ORANGE, "s", "dev (task alone)")
+    losses.set_ylabel("loss")
+    losses.set_ylim(bottom=0)
+    losses.legend()
+    series, chosen = _series(record.curves, record.metric), record.selected
+    _plot(score, series, GREEN, "o", "dev")
+    if chosen.epoch is not None and chosen.value is not None:
+        score.plot(
+            [chosen.epoch], [chosen.value], marker="o", markersize=10, markerfacecolor="none", markeredgecolor=INK,
+            linestyle="", label=f"kept: epoch {chosen.epoch} ({chosen.by})",
+        )  # fmt: skip
+    if series and all(0 <= value <= 1 for value in series.values()):
+        score.set_ylim(0, 1.03)  # a share: the whole of it is shown
+    score.set_ylabel(plain(record.metric))
+    score.legend(loc="lower right")
+
+
+def _draw_health(panels: Sequence[Axes], vitals: Rows) -> None:
+    """Residual, Jacobian, gates and coupling of the equilibrium, by epoch."""
+    residual, jacobian, gates, coupling = panels
+    series = _series(vitals, "residual")
+    _plot(residual, series, BLUE, "o", "final residual")
+    whole_decades(residual, series.values())
+    residual.set_ylabel("residual at K")
+    _plot(jacobian, _series(vitals, "jacobian_norm"), BLUE, "o", "|J|, rms singular value")
+    _plot(jacobian, _series(vitals, "radius"), ORANGE, "s", "spectral radius")
+    jacobian.axhline(1, color=FAINT, linewidth=1.0, linestyle=":")
+    jacobian.set_ylim(bottom=0)
+    jacobian.set_ylabel("of the undamped map")
+    _plot_modalities(gates, vitals, "gate")
+    gates.set(ylim=(0, 1), ylabel="mean gate")
+    _plot_modalities(coupling, vitals, "cross_self")
+    coupling.set_ylim(bottom=0)
+    coupling.set_ylabel("cross / self")
+    for axes in (jacobian, gates, coupling):
+        axes.legend(loc="lower right")
+
+
+def _series(rows: Rows, key: str) -> dict[int, float]:
+    """By epoch, where the value is known."""
+    return {row["epoch"]: float(row[key]) for row in rows if row.get(key) is not None}
+
+
+def _plot_modalities(axes: Axes, rows: Rows, key: str) -> None:
+    names = list(dict.fromkeys(name for row in rows for name in row.get(key, {})))
+    for place, name in enumerate(names):
+        series = {row["epoch"]: row[key][name] for row in rows if row.get(key, {}).get(name) is not None}
+        _plot(axes, series, PALETTE[place % len(PALETTE)], "os^Dv"[place % 5], name)
+
+
+def _plot(axes: Axes, series: Mapping[int, float], colour: str, marker: str, name: str) -> None:
+    axes.plot(list(series), list(series.values()), color=colour, marker=marker, label=plain(name, MOST_OF_NAME))

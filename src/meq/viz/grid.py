@@ -1,38 +1,38 @@
-"""Rows are examples, columns are iterations: what the answer rests on at each step, and what it is."""
+"""Grids in which rows are examples and columns are iterations, and the panels that they are put together from."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.patches import Patch, Rectangle
 
-from meq.core.options import checked_options
-from meq.experiments.runs.explanation import Explanation, ModalityView
-from meq.viz.colours import FAINT, INK, label_colours
-from meq.viz.panels import (
-    HEAT_MAP,
-    POINTS,
-    add_axes,
-    add_text_axes,
-    answer_colour,
-    answer_words,
-    draw_paragraphs,
-    draw_picture,
-    draw_strip,
-    strengths,
-    strips,
-)
-from meq.viz.style import MOST_OF_NAME, new_figure, plain, styled
-from meq.viz.words import Paragraph, set_words, text_width
+from meq.analysis.maps import WORD, paint
+from meq.options import checked_options
+from meq.runs.explanation import Explanation, ModalityView
+from meq.studies.measures.contract import Found
+from meq.studies.measures.grounding import numbers
+from meq.viz.colours import FAINT, INK, LOST, RULE, fitted, heat_picture, ink_on, label_colours, shade
+from meq.viz.style import HEAT_MAP, MOST_OF_NAME, new_figure, plain, styled
+from meq.viz.text import Paragraph, Word, set_words, text_width
 
+POINTS = 72.0
+"""Points per inch."""
+PIXELS = 260
+"""Pixels of a picture's longer side in a figure."""
 CELL, TALLEST, BETWEEN = 1.34, 1.9, 0.12
 """Inches: a column's width, the height a picture has at most, the space between columns."""
 EDGE, HEADER, HEADING, ANSWER, STRIP, FOOTER, AFTER, SCALE = 0.18, 0.52, 0.27, 0.25, 0.24, 0.78, 0.2, 2.4
 MOST_LABELS = 8
 SEPARATOR = "  \N{MIDDLE DOT}  "
+MAP_SIDE, MAP_BORDER = 64, 3.0
+"""Pixels of a kept map's longer side, since tokens are coarser than that; the width of the border around it."""
 
 
 @checked_options
@@ -73,6 +73,137 @@ def shown_steps(explanation: Explanation, most: int) -> tuple[int, ...]:
     return tuple(sorted(kept))
 
 
+def grounding_grid(found: Found, *, method: str, most: int = 8) -> Figure:
+    """Rows: kept examples. Columns: steps. The border is the answer at that step, the frame holds what is spoken of."""
+    examples = [each for each in found["examples"] if method in each["maps"]]
+    if not examples:
+        raise ValueError(f"no maps of {method!r} were kept")
+    count, read = len(found["steps"]), found["steps"].index(found["read"])
+    rows = list(range(count))
+    if count > most:  # evenly apart, the read one among them
+        rows = sorted({round(place * (count - 1) / (most - 1)) for place in range(most - 1)} | {read})
+    colours = label_colours(found["labels"])
+    with styled():
+        figure = new_figure(1.15 * len(rows) + 0.2, 1.55 * len(examples) + 0.3)
+        grid = figure.subplots(len(examples), len(rows), squeeze=False)
+        for line, example in zip(grid, examples, strict=True):
+            heats = [_kept_map(example, method, row) for row in range(count)]
+            peak = max(float(heat.max()) for heat in heats) or 1.0
+            for axes, row in zip(line, rows, strict=True):
+                probabilities = numbers(example["probabilities"][row])
+                answer = found["labels"][max(range(len(probabilities)), key=probabilities.__getitem__)]
+                axes.imshow(
+                    (heats[row] / peak).numpy(), cmap="Oranges", vmin=0, vmax=1, extent=(0, MAP_SIDE, MAP_SIDE, 0)
+                )
+                _frame(axes, colours[answer], MAP_BORDER)
+                if example["mask_box"] is not None:
+                    (wide, tall), (left, top, right, bottom) = example["size"], example["mask_box"]
+                    corner, size = (left / wide * MAP_SIDE, top / tall * MAP_SIDE), (right - left, bottom - top)
+                    across, down = size[0] / wide * MAP_SIDE, size[1] / tall * MAP_SIDE
+                    axes.add_patch(Rectangle(corner, across, down, fill=False, edgecolor=INK, linestyle=":"))
+                axes.set_xlabel(plain(f"{answer} {max(probabilities):.2f}"), fontsize=6)
+            line[0].set_title(plain(f"{example['text']} ({example['label']})"), loc="left", fontsize=7)
+        for axes, row in zip(grid[-1], rows, strict=True):
+            step = found["steps"][row]
+            name = f"k = {step}" + (" = K" if step == found["read"] else "")
+            axes.annotate(name, (0.5, -0.32), xycoords="axes fraction", ha="center", fontsize=7)
+    return figure
+
+
+# -- panels, which animations use as well ------------------------------------------------------------------------------
+
+
+def add_axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+    """Axes at a place in inches from the upper left corner of the figure, without frame or ticks."""
+    wide, tall = figure.get_size_inches()
+    axes = figure.add_axes((left / wide, 1 - (top + height) / tall, width / wide, height / tall))
+    axes.set_axis_off()
+    return axes
+
+
+def add_text_axes(figure: Figure, left: float, top: float, width: float, height: float) -> Axes:
+    """As `add_axes`, with coordinates in points from the upper left corner."""
+    axes = add_axes(figure, left, top, width, height)
+    axes.set_xlim(0, width * POINTS)
+    axes.set_ylim(height * POINTS, 0)
+    return axes
+
+
+def draw_picture(axes: Axes, view: ModalityView, row: int | None, *, border: str = RULE, pixels: int = PIXELS) -> None:
+    """The whole picture, with the heat of one measured step or without (None), framed in a colour."""
+    picture = fitted(view, pixels) if row is None else heat_picture(view, row, side=pixels)
+    axes.set_axis_on()
+    axes.imshow(np.asarray(picture), interpolation="nearest")
+    _frame(axes, border, 0.8 if row is None else 3.2)
+
+
+def draw_strip(axes: Axes, view: ModalityView, row: int) -> None:
+    """Tokens of a modality without picture or words, in order, as cells of their heat."""
+    axes.set_axis_on()
+    axes.imshow(view.shares[row][None].numpy(), cmap=HEAT_MAP, vmin=0, vmax=view.peak or 1.0, aspect="auto")
+    _frame(axes, FAINT, 0.6)
+
+
+def _frame(axes: Axes, colour: str, linewidth: float) -> None:
+    """A picture's axes: a border of that colour, and neither ticks nor grid."""
+    axes.set(xticks=[], yticks=[])
+    axes.grid(False)
+    for spine in axes.spines.values():
+        spine.set(visible=True, color=colour, linewidth=linewidth)
+
+
+def draw_paragraphs(axes: Axes, paragraphs: Sequence[Paragraph], *, shaded: bool = True) -> None:
+    """Paragraphs below each other, in axes that measure points, each word on the shade of its own strength."""
+    top = 0.0
+    for paragraph in paragraphs:
+        tall = paragraph.size * 1.3
+        for each in paragraph.placed:
+            background = shade(each.strength) if shaded else "#ffffff"
+            if shaded and each.strength > 0:
+                axes.add_patch(
+                    Rectangle((each.left - 0.8, top + each.top), each.width + 1.6, tall, color=background, linewidth=0)
+                )
+            axes.text(
+                each.left, top + each.top + tall / 2, plain(each.word), fontsize=paragraph.size,
+                color=ink_on(background), va="center_baseline", ha="left",
+            )  # fmt: skip
+        top += paragraph.height
+
+
+def strips(explanation: Explanation) -> list[ModalityView]:
+    """The modalities that are neither a picture nor a text: sounds and numbers of several tokens."""
+    drawn = [*explanation.pictures, *explanation.texts]
+    return [view for view in explanation.views.values() if view not in drawn and view.attribution.shape[1] > 1]
+
+
+def strengths(view: ModalityView, row: int) -> list[Word]:
+    """Words with their place on the view's colour scale, 0 to 1, which all steps have in common."""
+    top, text = view.peak or 1.0, str(view.content)
+    spans = [match.span() for match in WORD.finditer(text)]
+    close = [place > 0 and spans[place - 1][1] == first for place, (first, _) in enumerate(spans)]
+    pairs = zip(view.words(row), close, strict=True)
+    return [Word(word=word, strength=share / top, close=tight) for (word, share), tight in pairs]
+
+
+def answer_colour(explanation: Explanation, row: int) -> str:
+    """The colour of the answer at one measured step."""
+    if explanation.head == "score":
+        return FAINT
+    place = explanation.predictions[row]
+    return LOST if place < 0 else label_colours(explanation.labels)[explanation.labels[place]]
+
+
+def answer_words(explanation: Explanation, row: int) -> str:
+    """The answer at one measured step, with its probability."""
+    said = plain(explanation.said(row), MOST_OF_NAME)
+    if explanation.head == "score" or explanation.predictions[row] < 0:
+        return said
+    return f"{said} {explanation.confidence(row):.2f}"
+
+
+# -- the grid of explanations ------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Row:
     """One example, laid out."""
@@ -81,9 +212,8 @@ class _Row:
     columns: tuple[int, ...]
     """Places among the measured steps."""
     picture_height: float
-    input_words: tuple[Paragraph, ...]
     words: tuple[tuple[Paragraph, ...], ...]
-    """Per column."""
+    """Per column, all at the same places; the input has those of the first, without shades."""
 
     @classmethod
     def of(cls, explanation: Explanation, steps: Sequence[int]) -> _Row:
@@ -93,8 +223,10 @@ class _Row:
             explanation=explanation,
             columns=columns,
             picture_height=min(max(tall, default=0.0), TALLEST),
-            input_words=_paragraphs(explanation, columns[0]),
-            words=tuple(_paragraphs(explanation, column) for column in columns),
+            words=tuple(
+                tuple(set_words(strengths(view, column), width=CELL * POINTS) for view in explanation.texts)
+                for column in columns
+            ),
         )
 
     @property
@@ -104,7 +236,7 @@ class _Row:
 
     @property
     def words_height(self) -> float:
-        return sum(paragraph.height for paragraph in self.input_words) / POINTS + 0.04
+        return sum(paragraph.height for paragraph in self.words[0]) / POINTS + 0.04
 
     def draw(self, figure: Figure, top: float) -> None:
         axes = add_text_axes(figure, EDGE, top, figure.get_size_inches()[0] - 2 * EDGE, HEADING)
@@ -120,36 +252,27 @@ class _Row:
             draw_picture(add_axes(figure, left, top, CELL, self.picture_height), view, row, border=colour)
             top += self.picture_height + 0.06
         for view in strips(self.explanation):
-            _strip_cell(figure, view, row, left, top)
+            if row is None:
+                name = plain(f"{view.name}, {view.attribution.shape[1]} tokens")
+                axes = add_text_axes(figure, left, top, CELL, STRIP)
+                axes.text(0, STRIP * POINTS / 2, name, fontsize=7.5, va="center")
+            else:
+                draw_strip(add_axes(figure, left, top + 0.03, CELL, STRIP - 0.06), view, row)
             top += STRIP
         axes = add_text_axes(figure, left, top, CELL, ANSWER)
-        said = _truth(self.explanation) if row is None else answer_words(self.explanation, row)
+        found, said = self.explanation, ""
+        if row is not None:
+            said = answer_words(found, row)
+        elif found.target is not None:
+            said = plain(f"truth: {found.labels[found.target]}")
         size = min(8.0, 8.0 * CELL * POINTS / max(text_width(said, 8.0), 1.0))
         axes.text(
             CELL * POINTS / 2, ANSWER * POINTS / 2, said, fontsize=size, va="center", ha="center", color=_dark(colour)
         )
-        words = self.input_words if row is None else self.words[place]
+        words = self.words[max(place, 0)]
         draw_paragraphs(
             add_text_axes(figure, left, top + ANSWER, CELL, self.words_height), words, shaded=row is not None
         )
-
-
-def _paragraphs(explanation: Explanation, row: int) -> tuple[Paragraph, ...]:
-    return tuple(set_words(strengths(view, row), width=CELL * POINTS) for view in explanation.texts)
-
-
-def _strip_cell(figure: Figure, view: ModalityView, row: int | None, left: float, top: float) -> None:
-    if row is not None:
-        draw_strip(add_axes(figure, left, top + 0.03, CELL, STRIP - 0.06), view, row)
-        return
-    axes = add_text_axes(figure, left, top, CELL, STRIP)
-    axes.text(
-        0, STRIP * POINTS / 2, plain(f"{view.name}, {view.attribution.shape[1]} tokens"), fontsize=7.5, va="center"
-    )
-
-
-def _truth(explanation: Explanation) -> str:
-    return "" if explanation.target is None else plain(f"truth: {explanation.labels[explanation.target]}")
 
 
 def _dark(colour: str) -> str:
@@ -174,17 +297,12 @@ def _draw_header(figure: Figure, explanation: Explanation, steps: Sequence[int],
     wide = figure.get_size_inches()[0] - 2 * EDGE
     axes = add_text_axes(figure, EDGE, EDGE, wide, HEADER)
     axes.text(0, 2, plain(title), fontsize=10.5, fontweight="bold", va="top", color=INK)
-    for place, name in enumerate(["input", *(_column_name(step, explanation.read) for step in steps)]):
+    names = {0: "k = 0, start", explanation.read: f"k = K = {explanation.read}, read"}
+    for place, step in enumerate([None, *steps]):
+        name = "input" if step is None else names.get(step, f"k = {step}")
         middle = (place * (CELL + BETWEEN) + CELL / 2) * POINTS
-        read = place > 0 and steps[place - 1] == explanation.read
-        weight = "bold" if read else "normal"
+        weight = "bold" if step == explanation.read else "normal"
         axes.text(middle, HEADER * POINTS - 3, name, fontsize=8.5, ha="center", va="bottom", fontweight=weight)
-
-
-def _column_name(step: int, read: int) -> str:
-    if step == read:
-        return f"k = K = {step}, read"
-    return "k = 0, start" if step == 0 else f"k = {step}"
 
 
 def _draw_footer(figure: Figure, explanations: Sequence[Explanation], top: float) -> None:
@@ -208,7 +326,7 @@ def _draw_footer(figure: Figure, explanations: Sequence[Explanation], top: float
 
 
 def _legend_height(explanation: Explanation, wide: float) -> float:
-    """Nothing for a number, and for more labels than colours can tell apart."""
+    """Inches; 0 for a model that answers with a number, and for more labels than colours can tell apart."""
     if explanation.head == "score" or len(explanation.labels) > MOST_LABELS:
         return 0.0
     return 0.21 * (1 + math.ceil(len(explanation.labels) / _legend_columns(wide)))
@@ -225,3 +343,13 @@ def _method_note(explanations: Sequence[Explanation]) -> str:
     if any(each.explained != each.predictions[each.row(each.read)] for each in explanations):
         whose = repr(plain(first.explained_label, MOST_OF_NAME))
     return f"Attribution: {methods}, of the score of {whose}."
+
+
+# -- the grid of kept maps ---------------------------------------------------------------------------------------------
+
+
+def _kept_map(example: dict[str, Any], method: str, row: int) -> torch.Tensor:
+    places = [[float("nan")] * 4 if box is None else numbers(box) for box in example["boxes"]]
+    width, height = example["size"]
+    boxes = torch.tensor(places) * torch.tensor([MAP_SIDE / width, MAP_SIDE / height] * 2)
+    return paint(torch.tensor(numbers(example["maps"][method][row])), boxes, height=MAP_SIDE, width=MAP_SIDE)

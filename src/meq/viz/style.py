@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from meq.viz.colours import FAINT, INK, PAPER, RULE
-from meq.viz.letters import clipped
+from meq.records import write_bytes
+from meq.viz.colours import FAINT, HEAT, INK, PAPER, RULE
+from meq.viz.text import MOST_LETTERS, clipped
 
 DPI = 144
-MOST_LETTERS = 120
-"""Of one text in a figure."""
 MOST_OF_NAME = 48
-"""Of a label or a name, of which several stand side by side."""
+"""Characters of a label or a name, of which several stand side by side."""
+HEAT_MAP = LinearSegmentedColormap.from_list("heat", [tuple(part / 255 for part in each) for each in HEAT])
 SETTINGS: Any = {
     **{"font.family": "DejaVu Sans", "font.size": 9, "axes.titlesize": 10, "axes.titleweight": "bold"},
     **{"axes.titlelocation": "left", "axes.labelsize": 9, "legend.fontsize": 8.5, "legend.frameon": False},
@@ -36,6 +37,21 @@ SETTINGS: Any = {
     # Text as outlines looks the same everywhere; the salt makes the names inside an SVG the same every time.
     **{"svg.fonttype": "path", "svg.hashsalt": "meq", "figure.dpi": DPI},
 }
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Drawing:
+    """A figure with its words."""
+
+    figure: Figure
+    alt: str
+    """What it shows, for those who do not see it."""
+    caption: str
+    """What to know of it."""
+    photograph: bool = False
+    """There are pictures in it, so that it is kept as pixels and is not scaled down."""
+    group: str = ""
+    """What it belongs to, where one place of a report shows several drawings."""
 
 
 @contextmanager
@@ -67,19 +83,9 @@ def save(figure: Figure, stem: Path | str) -> tuple[Path, Path]:
     stem = Path(stem)
     stem.parent.mkdir(parents=True, exist_ok=True)
     png, svg = stem.with_name(f"{stem.name}.png"), stem.with_name(f"{stem.name}.svg")
-    write_whole(png, as_png(figure))
-    write_whole(svg, as_svg(figure))
+    write_bytes(png, as_png(figure))
+    write_bytes(svg, as_svg(figure))
     return png, svg
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write beside the target, then rename over it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    try:
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def plain(text: str, most: int = MOST_LETTERS) -> str:

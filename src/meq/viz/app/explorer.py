@@ -1,4 +1,4 @@
-"""From what a person asks to what the page shows; no web server here, and nothing that one person's request leaves."""
+"""Answers to what a person asks on the page. There is no web server here, and no request leaves anything behind."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from meq.data.content import DrawnPicture, Picture
 from meq.data.findings import DataError
 from meq.errors import in_words
-from meq.experiments.runs.explain import Explainer
-from meq.experiments.runs.explanation import Explanation
-from meq.experiments.runs.load import TrainedRun
-from meq.experiments.study import StudyError
-from meq.viz.app.examples import ExamplePair, example_pairs
-from meq.viz.app.measuring import Measuring
+from meq.runs.explain import Explainer
+from meq.runs.explanation import Explanation
+from meq.runs.load import TrainedRun
+from meq.runs.pairs import ExamplePair, example_pairs
+from meq.studies.study import StudyError
+from meq.viz.app.measuring import MeasuringProcess
 from meq.viz.app.panels import look_panel
 from meq.viz.app.requests import RefusedError, check_read_whole, check_showable, checked_caption
 
@@ -24,7 +24,7 @@ PATIENCE = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class Pair:
     """A picture and a caption that were looked at: what the other tabs measure."""
 
     picture: Picture
@@ -43,10 +43,10 @@ class Explorer:
         self.explainer = Explainer(run)
         check_showable(self.explainer)
         self._one_at_a_time = threading.Lock()
-        self._measuring = Measuring(run.folder)
+        self._measuring = MeasuringProcess(run.folder)
         self._changed = threading.Condition()
-        self._in_hand, self._closed = 0, False
-        self._looks: dict[int, tuple[Asked, str]] = {}
+        self._running, self._closed = 0, False
+        self._looks: dict[int, tuple[Pair, str]] = {}
         self.pairs: list[ExamplePair] = []
         self.no_pairs: str | None = None
         try:
@@ -77,32 +77,32 @@ class Explorer:
             check_read_whole(each, what)
         return found
 
-    def look(self, picture: Picture | None, caption: str | None, other: str | None, k: int) -> tuple[Asked, str]:
-        """What was asked, and the page's view of it at every step, of which step k is shown first."""
+    def look(self, picture: Picture | None, caption: str | None, other: str | None, k: int) -> tuple[Pair, str]:
+        """The pair, and the page's view of it at every step, of which step k is shown first."""
         if picture is None:
             raise RefusedError(
                 "There is no picture yet: upload one" + (", or choose an example." if self.pairs else ".")
             )
         first = checked_caption(caption)
         second = checked_caption(other, "other caption") if (other or "").strip() else None
-        with self._taken_in_hand():
+        with self._counted():
             found = self.explain(picture, first, second)
-            return Asked(picture=picture, caption=first), look_panel(found, k)
+            return Pair(picture=picture, caption=first), look_panel(found, k)
 
-    def look_at_example(self, place: int) -> tuple[Asked, str]:
+    def look_at_example(self, place: int) -> tuple[Pair, str]:
         """The look at an example, which is the same for everybody and computed once; step K is shown first."""
         if place not in self._looks:
             pair = self.pairs[place]
             self._looks[place] = self.look(pair.picture, pair.caption, pair.other, self.read)
         return self._looks[place]
 
-    def influence(self, asked: Asked | None) -> str:
-        """Who moves whom at the state that is read, for the pair that was looked at last."""
-        return self._measured("influence", asked)
-
-    def spectrum(self, asked: Asked | None) -> str:
-        """The leading eigenvalues at the state that is read, for the pair that was looked at last."""
-        return self._measured("spectrum", asked)
+    def measure(self, which: str, pair: Pair | None) -> str:
+        """The panel "influence" (who moves whom) or "spectrum" (leading eigenvalues) for a pair that was looked at."""
+        if pair is None:
+            raise RefusedError("There is nothing to measure yet: look at a picture and a caption first.")
+        with self._counted():
+            batch = self.explainer.batch([self.explainer.pair(pair.picture, pair.caption)])
+            return self._measuring.measure(which, batch, pair.caption)
 
     def close(self) -> None:
         """End what is being measured, wait for the looks that are being taken, and take no other.
@@ -113,24 +113,18 @@ class Explorer:
             self._closed = True
         self._measuring.close()
         with self._changed:
-            self._changed.wait_for(lambda: self._in_hand == 0, timeout=PATIENCE)
+            self._changed.wait_for(lambda: self._running == 0, timeout=PATIENCE)
 
     @contextmanager
-    def _taken_in_hand(self) -> Iterator[None]:
+    def _counted(self) -> Iterator[None]:
+        """A request that `close` waits for."""
         with self._changed:
             if self._closed:
                 raise RefusedError("The page is being closed.")
-            self._in_hand += 1
+            self._running += 1
         try:
             yield
         finally:
             with self._changed:
-                self._in_hand -= 1
+                self._running -= 1
                 self._changed.notify_all()
-
-    def _measured(self, which: str, asked: Asked | None) -> str:
-        if asked is None:
-            raise RefusedError("There is nothing to measure yet: look at a picture and a caption first.")
-        with self._taken_in_hand():
-            batch = self.explainer.batch([self.explainer.pair(asked.picture, asked.caption)])
-            return self._measuring.measure(which, batch, asked.caption)

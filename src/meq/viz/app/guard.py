@@ -1,30 +1,53 @@
-"""Between the network and Gradio: who asks, by which name, for what, and how much of it. Only what the page itself asks
-for gets through, and nothing that is uploaded ever lies in a file."""
+"""Between the network and Gradio: checks who asks, under which name, for what, and how much is sent. Only what the page
+itself asks for gets through, and nothing that is uploaded is written to a file.
+
+Other web sites cannot use the page through the browser of somebody who visits both. A browser lets a site speak to any
+address under the site's own name, once that name is made to lead there (DNS rebinding). The name is in the header Host,
+the site that asks in the header Origin; no page can forge either.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from meq.viz.app.bodies import Application, GoneError, Message, Receive, Send, body_parts, replay, whole_body
-from meq.viz.app.hosts import FOREIGN, Hosts
-from meq.viz.app.password import PAUSE_SECONDS, WINDOW_SECONDS, Attempts
-from meq.viz.app.rules import Rules
-from meq.viz.app.uploads import KEPT_SECONDS, MAX_BODY, UploadError, Uploads, read_upload
+from meq.viz.app.password import PAUSE_SECONDS, WINDOW_SECONDS, Attempts, Password
+from meq.viz.app.uploads import (
+    KEPT_SECONDS,
+    MAX_BODY,
+    Application,
+    GoneError,
+    Message,
+    Receive,
+    Send,
+    UploadError,
+    Uploads,
+    body_parts,
+    read_upload,
+    replay,
+    whole_body,
+)
 
+THIS_MACHINE = ("localhost", "127.0.0.1", "[::1]")
+FOREIGN = ("cross-site", "same-site")
+"""What a browser says of requests that another site, or another port of this machine, has caused."""
+NAMED = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
 PAGES = ("/", "/config", "/theme.css", "/favicon.ico", "/manifest.json", "/robots.txt")
 FOLDERS = ("/assets/", "/static/", "/svelte/")
 UPLOAD, PROGRESS, JOIN = "/gradio_api/upload", "/gradio_api/upload_progress", "/gradio_api/queue/join"
 CALLS = (UPLOAD, PROGRESS, JOIN, *(f"/gradio_api/{name}" for name in ("queue/data", "cancel", "theme.css", "reset")))
-"""Of Gradio's interface. The rest of it serves files, fetches addresses, records and edits: all of that is closed."""
+"""What the page uses of Gradio's interface. The rest serves files, fetches addresses, records, edits: it is closed."""
 HEARTBEAT = re.compile(r"/gradio_api/heartbeat/\w+")
 TRICKS = re.compile(r"\.\.|//|[\\%\x00-\x1f\x7f]")
-"""Ways out of a folder. Whatever was encoded is decoded by now: a percent sign means that it was encoded twice."""
+"""Ways to leave a folder. The path is decoded by now: a percent sign means that it was encoded twice."""
 UPLOAD_NAME = re.compile(rb"(?:^|&)upload_id=(\w{1,64})(?:&|$)", re.ASCII)
 METHODS = ("GET", "HEAD", "POST")
 MAX_QUESTION = 2**18
@@ -35,6 +58,7 @@ POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; object-src 'none'; base-uri 'self'; "
     "form-action 'self'; frame-ancestors 'self'"
 )
+NOT_KEPT = {"cache-control": "no-store"}
 HEADERS = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
@@ -44,13 +68,65 @@ HEADERS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
-    """What is sent instead of an answer."""
+HostName = tuple[str, int | None]
+"""A name and, unless any will do, a port."""
 
-    status: int
-    message: str
-    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+def _parsed(text: str) -> HostName | None:
+    """From NAME or NAME:PORT; None for anything else."""
+    found = NAMED.fullmatch(text.lower())
+    return None if found is None else (found["name"], int(found["port"]) if found["port"] else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hosts:
+    """The names that this page answers to."""
+
+    allowed: tuple[HostName, ...] = ()
+    """Besides those of this machine and the address that was connected to."""
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> Hosts:
+        """As a person lists them: NAME, which allows every port, or NAME:PORT."""
+        allowed = []
+        for name in names:
+            if (found := _parsed(name)) is None:
+                raise ValueError(
+                    f"{name!r} is not the name of a host: give a name or an address, such as models.example.org or "
+                    "192.168.0.7:7860, without http:// and without a path"
+                )
+            allowed.append(found)
+        return cls(allowed=tuple(allowed))
+
+    def knows(self, host: str, server: tuple[str, int | None] | None) -> bool:
+        """Is it a name of ours? `server` is the address and port that the request came in at."""
+        asked = _parsed(host)
+        if asked is None:
+            return False
+        if self._allows(asked):
+            return True
+        (name, asked_port), (here, port) = asked, server or ("", None)
+        return (asked_port or 80) == port and (name in THIS_MACHINE or _same_address(name, here))
+
+    def is_own(self, origin: str, host: str) -> bool:
+        """Is it this very page that asks, or one at a name that is allowed?"""
+        parts = urlsplit(origin)
+        if parts.scheme not in ("http", "https"):  # "null" is what a page without a home says
+            return False
+        asking = _parsed(parts.netloc)
+        return asking is not None and (parts.netloc.lower() == host.lower() or self._allows(asking))
+
+    def _allows(self, asked: HostName) -> bool:
+        return asked in self.allowed or (asked[0], None) in self.allowed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """Under which names, and with which password."""
+
+    hosts: Hosts = field(default_factory=Hosts)
+    password: Password | None = None
+    """None: whoever can reach the page may use it."""
 
 
 class Guard:
@@ -70,17 +146,17 @@ class Guard:
             self._loop = asyncio.get_running_loop()
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            await self._until_closed(scope, receive, _Sending(send))
+            await self._until_closed(scope, receive, _Responder(send))
         else:
             await send({"type": "websocket.close", "code": 1008})
 
     def close(self) -> None:
-        """End all answers, from any thread: a page that is open listens for as long as it is."""
+        """End all answers, from any thread: an open page keeps a connection for as long as it is open."""
         self._closed = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(lambda: [task.cancel() for task in self._answering])
 
-    async def _until_closed(self, scope: Message, receive: Receive, send: _Sending) -> None:
+    async def _until_closed(self, scope: Message, receive: Receive, send: _Responder) -> None:
         task = asyncio.ensure_future(self._answer(scope, receive, send))
         self._answering.add(task)
         try:
@@ -94,15 +170,18 @@ class Guard:
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        refusal = judge_asker(scope, headers, self.rules.hosts) or await self._locked(scope, headers)
-        refusal = refusal or judge_wish(scope)
+        refusal = refuse_sender(scope, headers, self.rules.hosts) or await self._locked(scope, headers)
+        if refusal is None and scope["method"] not in METHODS:
+            refusal = _refusal(405, "not this way")
+        elif refusal is None and not is_needed(scope["path"]):
+            refusal = _refusal(404, "not here")
         if refusal is not None:
-            await _refuse(send, refusal)
+            await refusal(scope, receive, send)
             return
         try:
-            await self._serve(_without_false_names(scope, headers, self.rules.hosts), receive, send)
+            await self._serve(_without_forwarding(scope, headers, self.rules.hosts), receive, send)
         except UploadError as error:
-            await _refuse(send, Refusal(status=error.status, message=str(error), headers=((b"connection", b"close"),)))
+            await _refusal(error.status, str(error), {"connection": "close"})(scope, receive, send)
         except GoneError:
             return
 
@@ -111,33 +190,31 @@ class Guard:
         if path == UPLOAD:
             await self._take_upload(scope, receive, send)
         elif path == PROGRESS:
-            await self._tell_progress(scope, send)
+            await self._tell_progress(scope, receive, send)
         elif scope["method"] == "POST":
             body = await whole_body(receive, most=MAX_QUESTION, announced=announced)
-            told = _when_full(send) if path == JOIN else send
-            await self.app(scope, replay(body, receive), told)
+            await self.app(scope, replay(body, receive), _when_full(scope, receive, send) if path == JOIN else send)
         else:
             await self.app(scope, receive, send)
 
-    async def _locked(self, scope: Message, headers: Headers) -> Refusal | None:
-        """A refusal unless the password was given. After many wrong ones not even the right one is looked at."""
+    async def _locked(self, scope: Message, headers: Headers) -> Response | None:
+        """A refusal unless the password was given; after many wrong ones, even of the right one."""
         if self.rules.password is None:
             return None
         address = str((scope.get("client") or ("",))[0])
         if self.attempts.too_many(address):
-            wait = str(round(WINDOW_SECONDS)).encode()
-            return Refusal(status=429, message="Too many wrong passwords: wait.", headers=((b"retry-after", wait),))
+            return _refusal(429, "Too many wrong passwords: wait.", {"retry-after": f"{WINDOW_SECONDS:.0f}"})
         given = headers.get("authorization")
         if given is not None and self.rules.password.opens(given):
             return None
         if given is not None:
             self.attempts.count(address)
             await asyncio.sleep(PAUSE_SECONDS)
-        asks = (b"www-authenticate", b'Basic realm="Equilibrium Explorer", charset="UTF-8"')
-        return Refusal(status=401, message="This page needs a name and a password.", headers=(asks,))
+        asks = {"www-authenticate": 'Basic realm="Equilibrium Explorer", charset="UTF-8"'}
+        return _refusal(401, "This page needs a name and a password.", asks)
 
     async def _take_upload(self, scope: Message, receive: Receive, send: Send) -> None:
-        """A ticket for the picture: where it is kept is nobody's business."""
+        """Keep the picture, and answer with a ticket for it, which names no place."""
         headers = Headers(scope=scope)
         name = _upload_name(scope)
         try:
@@ -146,37 +223,30 @@ class Guard:
         finally:
             self._arrived.append(name)
         asyncio.get_running_loop().call_later(KEPT_SECONDS + 1, self.uploads.sweep)
-        await _send(send, 200, json.dumps([ticket]).encode(), b"application/json")
+        await JSONResponse([ticket], headers=NOT_KEPT)(scope, receive, send)
 
-    async def _tell_progress(self, scope: Message, send: Send) -> None:
-        """The page wants to hear when its upload is over; how far it is, it sees itself."""
+    async def _tell_progress(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Tell the page when its upload is over; how far it is, the browser knows."""
         name, loop = _upload_name(scope), asyncio.get_running_loop()
         end = loop.time() + PROGRESS_SECONDS
         while name not in self._arrived and loop.time() < end:
             await asyncio.sleep(0.05)
-        await _send(send, 200, b'data: {"msg": "done"}\n\n', b"text/event-stream")
+        done = Response('data: {"msg": "done"}\n\n', media_type="text/event-stream", headers=NOT_KEPT)
+        await done(scope, receive, send)
 
 
-def judge_asker(scope: Message, headers: Headers, hosts: Hosts) -> Refusal | None:
+def refuse_sender(scope: Message, headers: Headers, hosts: Hosts) -> Response | None:
     """A refusal of requests under a name that is not ours, or from somebody else's page."""
     names = headers.getlist("host")
     if len(names) != 1 or not hosts.knows(names[0], scope.get("server")):
-        return Refusal(
-            status=421,
-            message="This page does not answer to that name. If it is to: meq app --allow-host NAME (or NAME:PORT).",
+        return _refusal(
+            421, "This page does not answer to that name. If it is to: meq app --allow-host NAME (or NAME:PORT)."
         )
     origins = headers.getlist("origin")
     foreign = any(not hosts.is_own(origin, names[0]) for origin in origins)
     if foreign or (headers.get("sec-fetch-site") in FOREIGN and scope["path"] != "/"):
-        return Refusal(status=403, message="Other pages may not use this one.")
+        return _refusal(403, "Other pages may not use this one.")
     return None
-
-
-def judge_wish(scope: Message) -> Refusal | None:
-    """A refusal of what the page does not ask for."""
-    if scope["method"] not in METHODS:
-        return Refusal(status=405, message="not this way")
-    return None if is_needed(scope["path"]) else Refusal(status=404, message="not here")
 
 
 def is_needed(path: str) -> bool:
@@ -188,8 +258,8 @@ def is_needed(path: str) -> bool:
     return path.rstrip("/") in CALLS
 
 
-def _without_false_names(scope: Message, headers: Headers, hosts: Hosts) -> Message:
-    """The request without what a proxy would say, unless it speaks of a name that is allowed: Gradio believes it."""
+def _without_forwarding(scope: Message, headers: Headers, hosts: Hosts) -> Message:
+    """The request without the headers of a proxy, which Gradio believes, unless they name an allowed host."""
     forwarded = headers.get("x-forwarded-host")
     if forwarded is None or hosts.knows(forwarded, None):
         return scope
@@ -198,7 +268,7 @@ def _without_false_names(scope: Message, headers: Headers, hosts: Hosts) -> Mess
 
 
 def _announced(headers: Headers) -> int:
-    """Bytes of the body, as the head says; 0 where it says nothing."""
+    """The content length of the body; 0 where none is given."""
     said = headers.get("content-length", "0")
     return int(said) if said.isdecimal() else 0
 
@@ -209,8 +279,8 @@ def _upload_name(scope: Message) -> str:
     return found[1].decode() if found else ""
 
 
-class _Sending:
-    """The way back to who asks: our headers with every answer."""
+class _Responder:
+    """Sends answers, with our headers in every one."""
 
     def __init__(self, send: Send) -> None:
         self._send, self._open = send, False
@@ -229,28 +299,33 @@ class _Sending:
             await self({"type": "http.response.body", "body": b""})
 
 
-def _when_full(send: Send) -> Send:
-    """Says in a sentence what Gradio says in figures, when there is no room to wait."""
+def _when_full(scope: Message, receive: Receive, send: Send) -> Send:
+    """Where the queue is full, answers in a sentence instead of Gradio's numbers."""
     full = False
 
     async def sending(message: Message) -> None:
         nonlocal full
         if message["type"] == "http.response.start" and message["status"] == 503:
             full = True
-            await _send(send, 503, json.dumps({"detail": FULL}).encode(), b"application/json")
+            await JSONResponse({"detail": FULL}, 503, NOT_KEPT)(scope, receive, send)
         elif not full:
             await send(message)
 
     return sending
 
 
-async def _refuse(send: Send, refusal: Refusal) -> None:
-    await _send(send, refusal.status, refusal.message.encode(), b"text/plain; charset=utf-8", refusal.headers)
+def _refusal(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """What is sent instead of an answer."""
+    return PlainTextResponse(message, status, {**NOT_KEPT, **(headers or {})})
 
 
-async def _send(
-    send: Send, status: int, body: bytes, kind: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()
-) -> None:
-    whole = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), (b"cache-control", b"no-store")]
-    await send({"type": "http.response.start", "status": status, "headers": [*whole, *headers]})
-    await send({"type": "http.response.body", "body": body})
+def _same_address(name: str, here: str) -> bool:
+    """Whether a name is the address that was connected to, which no DNS entry can change."""
+    try:
+        one, other = (
+            found.ipv4_mapped or found if isinstance(found, IPv6Address) else found
+            for found in map(ip_address, (name.strip("[]"), here))
+        )
+    except ValueError:
+        return False
+    return one == other

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,7 +34,7 @@ class MeasuringError(RuntimeError):
     """A measurement that came to nothing; the message is meant for the person who asked."""
 
 
-class Measuring:
+class MeasuringProcess:
     """The process, and the pipe to it; one measurement at a time."""
 
     def __init__(self, folder: Path) -> None:
@@ -50,7 +51,12 @@ class Measuring:
             timer = threading.Timer(MOST_SECONDS, process.kill)
             timer.start()
             try:
-                answer = _exchange(process, {"which": which, "caption": caption}, batch)
+                assert process.stdin is not None
+                assert process.stdout is not None
+                send(process.stdin, {"which": which, "caption": caption}, tensors_of(batch))
+                answer = dict(
+                    json.loads(process.stdout.readline())
+                )  # of a process that is gone an empty line: an error
             except (OSError, ValueError) as error:  # its end of the pipe is gone, whatever ended it
                 self._end()
                 LOG.error("the process that measures ended with %s", process.returncode)
@@ -90,15 +96,9 @@ class Measuring:
             process.kill()
             process.wait()
             for pipe in (process.stdin, process.stdout):
-                _close(pipe)
-
-
-def _exchange(process: subprocess.Popen[bytes], question: Mapping[str, str], batch: Batch) -> dict[str, Any]:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    send(process.stdin, question, tensors_of(batch))
-    line = process.stdout.readline()
-    return dict(json.loads(line))  # an empty line, where the process is gone, is a ValueError
+                if pipe is not None:
+                    with suppress(BrokenPipeError):  # of what was written to a process that is gone
+                        pipe.close()
 
 
 def send(pipe: IO[bytes], question: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
@@ -122,11 +122,3 @@ def tensors_of(batch: Batch) -> dict[str, Tensor]:
     named = {f"features {name}": x for name, x in batch.features.items()}
     named |= {f"masks {name}": x for name, x in batch.masks.items()}
     return {name: x.detach().cpu().contiguous() for name, x in named.items()}
-
-
-def _close(pipe: IO[bytes] | None) -> None:
-    try:
-        if pipe is not None:
-            pipe.close()
-    except BrokenPipeError:  # what was written to a process that is gone
-        return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,62 +13,66 @@ import gradio as gr
 
 from meq.data.content import Picture
 from meq.data.findings import DataError
-from meq.experiments.study import StudyError
-from meq.viz.app.explorer import Asked, Explorer
+from meq.studies.study import StudyError
+from meq.viz.app.explorer import Explorer, Pair
 from meq.viz.app.measuring import MeasuringError
-from meq.viz.app.panels import preview_panel, refusal_panel
+from meq.viz.app.panels import panel, preview_panel, refusal_panel
 from meq.viz.app.requests import MAX_CHARACTERS, RefusedError, admit_upload
 from meq.viz.app.uploads import Uploads
-from meq.viz.letters import escaped
 
 TITLE = "Equilibrium Explorer"
 SHOW = "(k) => { window.meqShow(k); }"
 PLAY = "() => { window.meqPlay(); }"
 TICKET = "(ticket, file, caption, other, k) => [file ? file.path : '', null, caption, other, k]"
-"""What the server calls an upload stands where a path would: see `uploads`."""
+"""Gradio sends the path of an uploaded file; our server puts a ticket in its place, see `uploads`."""
 LOG = logging.getLogger(__name__)
-TOLD = (RefusedError, DataError, StudyError, MeasuringError)
-"""Errors whose messages are meant for the person before the page."""
+ERRORS_SHOWN = (RefusedError, DataError, StudyError, MeasuringError)
+"""Errors whose messages are meant for the person who uses the page."""
 BUG = "Something went wrong here, and not by your doing: this is a bug in meq, please report it."
-LOOKING = 2
+LOOKS_AT_ONCE = 2
 """Requests in hand at once: while the model answers one, pictures are drawn for the other."""
-WAITING = 256
+MOST_WAITING = 256
 """Requests that may wait; beyond that a person is told to come back."""
 HOUR = 3600
+MEASURES = ("influence", "spectrum")
+"""The tabs that take seconds."""
 SYSTEM_FONTS = ("ui-sans-serif", "system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif")
 MONO_FONTS = ("ui-monospace", "Consolas", "monospace")
 NOT_MEASURED = '<p class="meq-empty">Not measured yet. It takes some seconds, more for a large model.</p>'
 NO_PICTURE = '<p class="meq-empty">No picture yet.</p>'
-Looked = tuple[Any, Any, Any, Any, Any]
+LookOutputs = tuple[Any, Any, Any, Any, Any]
 
 
 def build_page(explorer: Explorer, uploads: Uploads) -> gr.Blocks:
     """The whole page; `uploads` is where its pictures arrive."""
     handlers = Handlers(explorer, uploads)
     with gr.Blocks(title=TITLE, analytics_enabled=False) as page:
-        gr.HTML(_head(explorer), elem_classes="meq-head")
+        run, labels = explorer.run, explorer.run.labels
+        shown = ", ".join(labels[:6]) + (f" and {len(labels) - 6:,} more" if len(labels) > 6 else "")
+        facts = f"{type(run.model).__name__} trained on {run.task.data}; read at K = {explorer.read}; answers: {shown}"
+        gr.HTML(panel("head", TITLE, facts), elem_classes="meq-head")
         with gr.Row():
             with gr.Column(scale=2, min_width=300):
                 fields = _Fields(explorer)
             with gr.Column(scale=5, min_width=320):
                 results = _Results(explorer)
         _connect(page, handlers, fields, results)
-    page.queue(max_size=WAITING, api_open=False, default_concurrency_limit=4)
+    page.queue(max_size=MOST_WAITING, api_open=False, default_concurrency_limit=4)
     return page
 
 
-def looks_of_page() -> dict[str, Any]:
-    """How the page looks: nothing of it comes from elsewhere."""
+def page_style() -> dict[str, Any]:
+    """Theme, style sheet and script of the page, for Gradio; nothing of it is loaded from elsewhere."""
     theme = gr.themes.Base(primary_hue="blue", neutral_hue="slate", font=SYSTEM_FONTS, font_mono=MONO_FONTS)
     quiet = ("body_text_color_subdued", "block_info_text_color", "block_label_text_color", "block_title_text_color")
     theme.set(**dict.fromkeys(quiet, "*neutral_600"), **{f"{name}_dark": "*neutral_300" for name in quiet})
-    here = Path(__file__).parent
+    here = Path(__file__).parent / "templates"
     script = f"<script>{(here / 'page.js').read_text(encoding='utf-8')}</script>"
     return {"theme": theme, "css": (here / "page.css").read_text(encoding="utf-8"), "head": script}
 
 
 class _Fields:
-    """What a person gives."""
+    """The inputs of the page."""
 
     def __init__(self, explorer: Explorer) -> None:
         first = explorer.pairs[0] if explorer.pairs else None
@@ -94,7 +99,7 @@ class _Fields:
 
 
 class _Results:
-    """What a person gets."""
+    """The results on the page."""
 
     def __init__(self, explorer: Explorer) -> None:
         with gr.Tab("Iteration"):
@@ -105,39 +110,38 @@ class _Results:
                 )  # fmt: skip
                 self.play = gr.Button("Play", scale=0, min_width=90, size="md", elem_id="meq-play")
             self.shown = gr.HTML('<p class="meq-empty">Nothing to see yet.</p>', elem_id="meq-shown")
-        with gr.Tab("Influence"):
-            self.measure_influence = gr.Button("Measure the influence", elem_id="meq-measure-influence")
-            self.influence = gr.HTML(NOT_MEASURED, elem_id="meq-influence")
-        with gr.Tab("Spectrum"):
-            self.measure_spectrum = gr.Button("Measure the spectrum", elem_id="meq-measure-spectrum")
-            self.spectrum = gr.HTML(NOT_MEASURED, elem_id="meq-spectrum")
+        self.buttons, self.measures = [], []
+        for name in MEASURES:
+            with gr.Tab(name.capitalize()):
+                self.buttons.append(gr.Button(f"Measure the {name}", elem_id=f"meq-measure-{name}"))
+                self.measures.append(gr.HTML(NOT_MEASURED, elem_id=f"meq-{name}"))
 
 
 class Handlers:
-    """What happens when something is used; each call stands for itself."""
+    """What happens when something on the page is used; no call depends on another."""
 
     def __init__(self, explorer: Explorer, uploads: Uploads) -> None:
         self.explorer, self.uploads = explorer, uploads
 
-    def look(self, picture: Picture | None, caption: str, other: str, k: float) -> Looked:
-        """Message, what was asked, the view of it, and both measures, which are now of another pair."""
+    def look(self, picture: Picture | None, caption: str, other: str, k: float) -> LookOutputs:
+        """Message, the pair, the view of it, and both measures, which are now of another pair."""
         try:
-            asked, shown = self.explorer.look(picture, caption, other, self._step(k))
+            pair, shown = self.explorer.look(picture, caption, other, self._step(k))
         except Exception as error:
             return refusal_panel(_in_words(error)), gr.skip(), gr.skip(), gr.skip(), gr.skip()
-        return "", asked, shown, NOT_MEASURED, NOT_MEASURED
+        return "", pair, shown, NOT_MEASURED, NOT_MEASURED
 
     def choose(self, place: int | None) -> tuple[Any, ...]:
         """Picture, preview and captions of an example, and the look at it; the page itself then goes to step k."""
         pairs = self.explorer.pairs
         chosen = place if isinstance(place, int) and 0 <= place < len(pairs) else 0
         try:
-            pair, (asked, shown) = pairs[chosen], self.explorer.look_at_example(chosen)
-            preview = _preview(pair.picture)
+            example, (pair, shown) = pairs[chosen], self.explorer.look_at_example(chosen)
+            preview = _preview(example.picture)
         except Exception as error:
             return *(gr.skip() for _ in range(4)), refusal_panel(_in_words(error)), *(gr.skip() for _ in range(4))
-        looked = "", asked, shown, NOT_MEASURED, NOT_MEASURED
-        return pair.picture, preview, pair.caption, pair.other, *looked
+        looked = "", pair, shown, NOT_MEASURED, NOT_MEASURED
+        return example.picture, preview, example.caption, example.other, *looked
 
     def admit(self, ticket: Any, upload: None, caption: str, other: str, k: float) -> tuple[Any, ...]:
         """An empty field, the picture and its preview, and the look at it; what is refused changes nothing.
@@ -151,11 +155,11 @@ class Handlers:
             return None, gr.skip(), gr.skip(), refusal_panel(_in_words(error)), *(gr.skip() for _ in range(4))
         return None, picture, preview, *self.look(picture, caption, other, k)
 
-    def influence(self, asked: Asked | None) -> str:
-        return _or_refusal(self.explorer.influence, asked)
-
-    def spectrum(self, asked: Asked | None) -> str:
-        return _or_refusal(self.explorer.spectrum, asked)
+    def measure(self, which: str, pair: Pair | None) -> str:
+        try:
+            return self.explorer.measure(which, pair)
+        except Exception as error:
+            return refusal_panel(_in_words(error))
 
     def _step(self, k: float) -> int:
         """A step that is on the page, whatever was sent."""
@@ -164,16 +168,16 @@ class Handlers:
 
 
 def _connect(page: gr.Blocks, handlers: Handlers, fields: _Fields, results: _Results) -> None:
-    picture, asked = gr.State(None, time_to_live=HOUR), gr.State(None, time_to_live=HOUR)
-    looked = [fields.message, asked, results.shown, results.influence, results.spectrum]
+    picture, pair = gr.State(None, time_to_live=HOUR), gr.State(None, time_to_live=HOUR)
+    looked = [fields.message, pair, results.shown, *results.measures]
     typed = [fields.caption, fields.other, results.k]
 
     def on(listen: Callable[..., Any], handler: Callable[..., Any], inputs: list[Any], outputs: list[Any]) -> None:
-        """Afterwards the step is shown that the slider is at by then."""
+        """Connect an event; when its answer is there, the page shows the step that the slider is at."""
         event = listen(
             handler, inputs, outputs + looked, js=TICKET if handler == handlers.admit else None,
             show_progress="minimal", show_progress_on=results.shown, api_visibility="private",
-            concurrency_limit=LOOKING, concurrency_id="look",
+            concurrency_limit=LOOKS_AT_ONCE, concurrency_id="look",
         )  # fmt: skip
         event.then(None, results.k, js=SHOW, api_visibility="private")
 
@@ -187,26 +191,16 @@ def _connect(page: gr.Blocks, handlers: Handlers, fields: _Fields, results: _Res
         on(listen, handlers.look, [picture, *typed], [])
     results.k.change(None, results.k, js=SHOW, api_visibility="private")
     results.play.click(None, js=PLAY, api_visibility="private")
-    for button, handler, place in (
-        (results.measure_influence, handlers.influence, results.influence),
-        (results.measure_spectrum, handlers.spectrum, results.spectrum),
-    ):
+    for name, button, place in zip(MEASURES, results.buttons, results.measures, strict=True):
         button.click(
-            handler, asked, place, show_progress="minimal", api_visibility="private", concurrency_limit=1,
-            concurrency_id="measure",
+            partial(handlers.measure, name), pair, place, show_progress="minimal", api_visibility="private",
+            concurrency_limit=1, concurrency_id="measure",
         )  # fmt: skip
 
 
-def _or_refusal(measure: Callable[[Asked | None], str], asked: Asked | None) -> str:
-    try:
-        return measure(asked)
-    except Exception as error:
-        return refusal_panel(_in_words(error))
-
-
 def _in_words(error: Exception) -> str:
-    """What the person is told. Of a fault of ours it is one sentence, and the rest stands in the server's log."""
-    if isinstance(error, TOLD):
+    """The message for the person. Of a bug it is one sentence, and the traceback goes to the server's log."""
+    if isinstance(error, ERRORS_SHOWN):
         return str(error)
     LOG.error("a request failed", exc_info=error)
     return BUG
@@ -214,10 +208,3 @@ def _in_words(error: Exception) -> str:
 
 def _preview(picture: Picture) -> str:
     return preview_panel(picture.open(), str(picture))
-
-
-def _head(explorer: Explorer) -> str:
-    run, labels = explorer.run, explorer.run.labels
-    shown = ", ".join(labels[:6]) + (f" and {len(labels) - 6:,} more" if len(labels) > 6 else "")
-    facts = f"{type(run.model).__name__} trained on {run.task.data}; read at K = {explorer.read}; answers: {shown}"
-    return f"<h1>{TITLE}</h1><p>{escaped(facts)}</p>"

@@ -1,4 +1,4 @@
-"""The password of the page: given or read from a file, compared in constant time, and not to be guessed in a hurry."""
+"""The password of the page: given or read from a file, compared in constant time, with few attempts per minute."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from pathlib import Path
 SHORTEST = 8
 """Characters of a password."""
 WRONG = 10
-"""Wrong passwords from one address within `WINDOW_SECONDS`, after which it is not listened to for so long."""
+"""Wrong passwords from one address within `WINDOW_SECONDS`, after which it is refused for as long."""
 WINDOW_SECONDS = 60.0
 PAUSE_SECONDS = 0.5
-"""After each of them."""
+"""Delay of the answer to a wrong one."""
 ADDRESSES = 1024
-"""Of which wrong passwords are remembered; the oldest is forgotten first."""
+"""Addresses whose wrong passwords are remembered; the oldest is forgotten first."""
 FORM = "give USER:PASSWORD, with a password of at least {shortest} characters"
 
 
@@ -56,7 +56,7 @@ class Password:
         return cls.of(lines[0].strip() if lines else "")
 
     def opens(self, header: str) -> bool:
-        """Does the header Authorization hold it? As long for a wrong one as for the right one."""
+        """Does the header Authorization hold it? A wrong one takes as long to check as the right one."""
         scheme, _, said = header.partition(" ")
         try:
             given = base64.b64decode(said.strip(), validate=True) if scheme.lower() == "basic" else b""
@@ -80,7 +80,7 @@ class Attempts:
         return len(times) >= WRONG
 
     def count(self, address: str) -> None:
-        """One more that was wrong."""
+        """Remember a wrong password of this address."""
         self._wrong.setdefault(address, deque(maxlen=WRONG)).append(self._clock())
         self._wrong.move_to_end(address)
         while len(self._wrong) > ADDRESSES:

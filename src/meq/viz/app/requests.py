@@ -1,9 +1,8 @@
-"""What comes in is judged here, before any of it reaches the model; a refusal says what to do instead."""
+"""Pictures and captions are checked here before they reach the model; a refusal says what to do instead."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -21,10 +20,11 @@ from meq.data.pictures import (
     open_scaled,
     size_of_picture,
 )
-from meq.experiments.runs.explain import Explainer
-from meq.experiments.runs.explanation import Explanation
+from meq.runs.explain import Explainer
+from meq.runs.explanation import Explanation
 from meq.viz.app.uploads import MAX_BYTES, Uploads
-from meq.viz.letters import shortened
+from meq.viz.templating import encoded
+from meq.viz.text import shortened
 
 MAX_CHARACTERS = 4000
 """More than any text encoder here reads; what is longer does not even reach it."""
@@ -50,7 +50,7 @@ class UploadedPicture(Picture):
     data: bytes
 
     def open(self) -> Image.Image:
-        return _decoded(self.data, self.name).image
+        return _decoded(self.data, self.name)[0]
 
     def open_scaled(self, side: int) -> tuple[Image.Image, tuple[int, int]]:
         return open_scaled(self.data, side, name=self.name)  # it was decoded once before it was let in
@@ -60,12 +60,6 @@ class UploadedPicture(Picture):
 
     def __str__(self) -> str:
         return self.name
-
-
-@dataclass(frozen=True, slots=True)
-class _Decoded:
-    image: Image.Image
-    scaled: bool
 
 
 def admit_upload(uploads: Uploads, ticket: Any) -> UploadedPicture:
@@ -82,9 +76,10 @@ def admit_picture(data: bytes, name: str) -> UploadedPicture:
         raise RefusedError(f"{name} is empty: choose another file.")
     if len(data) > MAX_BYTES:
         raise RefusedError(
-            f"{name} has {_megabytes(len(data))}; at most {_megabytes(MAX_BYTES)} are taken: scale it down."
+            f"{name} has {len(data) / 2**20:.0f} MB; at most {MAX_BYTES / 2**20:.0f} MB are taken: scale it down."
         )
-    return UploadedPicture(name, _scaled_file(_decoded(data, name)) or data)
+    image, scaled = _decoded(data, name)
+    return UploadedPicture(name, encoded(image, "PNG", compress_level=1) if scaled else data)
 
 
 def checked_caption(text: str | None, what: str = "caption") -> str:
@@ -121,55 +116,36 @@ def check_read_whole(explanation: Explanation, what: str = "caption") -> None:
 
 
 def check_showable(explainer: Explainer) -> None:
-    """The page shows models of one picture and one text; others get a sentence."""
-    kinds, head = explainer.kinds, explainer.run.task.head
-    if head == "choices":
-        raise ValueError(
-            "the explorer shows models of one picture and one text, and this one chooses among several texts: "
-            "use meq.experiments.runs.explain for it"
-        )
-    if sorted(kinds.values()) != ["image", "text"]:
-        has = ", ".join(f"{name!r} ({kind})" for name, kind in kinds.items())
-        raise ValueError(
-            f"the explorer shows models of one picture and one text, and this one was trained on {has}: "
-            "use meq.experiments.runs.explain for it"
-        )
+    """An error for a model that is not one of one picture and one text, which is what the page shows."""
+    kinds = explainer.kinds
+    if explainer.run.task.head == "choices":
+        has = "chooses among several texts"
+    elif sorted(kinds.values()) != ["image", "text"]:
+        has = "was trained on " + ", ".join(f"{name!r} ({kind})" for name, kind in kinds.items())
+    else:
+        return
+    raise ValueError(
+        f"the explorer shows models of one picture and one text, and this one {has}: use meq.runs.explain for it"
+    )
 
 
-def _decoded(data: bytes, name: str) -> _Decoded:
-    """In RGB, no side longer than `LONGEST`; `meq.data.pictures` says what is decoded at all."""
+def _decoded(data: bytes, name: str) -> tuple[Image.Image, bool]:
+    """The picture in RGB, with no side longer than `LONGEST`, and whether it was scaled down.
+
+    `meq.data.pictures` says what is decoded at all. A large picture is scaled while it is read where the format can do
+    that, as JPEG can.
+    """
     try:
         if max(size_of_picture(data, name=name)) <= LONGEST:
-            return _Decoded(open_picture(data, name=name), scaled=False)
+            return open_picture(data, name=name), False
         with _LARGE:
-            return _Decoded(_scaled_down(data, name), scaled=True)
+            image, _ = open_scaled(data, LONGEST // SPARE, name=name)
+            image.thumbnail((LONGEST, LONGEST), Image.Resampling.LANCZOS, reducing_gap=2.0)
+            return image, True
     except TooManyPixelsError as error:
         raise RefusedError(str(error)) from error
     except NoPictureError as error:
-        raise RefusedError(f"{name} is not a picture: choose a {_listed(PICTURE_FORMATS)} file.") from error
+        formats = f"{', '.join(PICTURE_FORMATS[:-1])} or {PICTURE_FORMATS[-1]}"
+        raise RefusedError(f"{name} is not a picture: choose a {formats} file.") from error
     except DataError as error:
         raise RefusedError(f"{name} is a damaged picture: save it anew, or choose another.") from error
-
-
-def _scaled_down(data: bytes, name: str) -> Image.Image:
-    """In RGB, scaled while it is read where the format can do that, as JPEG can."""
-    image, _ = open_scaled(data, LONGEST // SPARE, name=name)
-    image.thumbnail((LONGEST, LONGEST), Image.Resampling.LANCZOS, reducing_gap=2.0)
-    return image
-
-
-def _scaled_file(picture: _Decoded) -> bytes | None:
-    """A picture that was scaled down, as a file without loss; None where the one that was sent will do."""
-    if not picture.scaled:
-        return None
-    out = io.BytesIO()
-    picture.image.save(out, "PNG", compress_level=1)
-    return out.getvalue()
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 2**20:.0f} MB"
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"

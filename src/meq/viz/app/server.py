@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from meq.experiments.runs.load import TrainedRun
-from meq.viz.app.hosts import Hosts
+from meq.runs.load import TrainedRun
+from meq.viz.app.guard import Hosts, Rules
 from meq.viz.app.password import Password
-from meq.viz.app.rules import Rules
 
 HOST = "127.0.0.1"
 SILENT = {
@@ -25,7 +24,7 @@ SILENT = {
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedPage:
     """A page that is being served."""
 
     address: str
@@ -42,7 +41,7 @@ def served(
     port: int | None = None,
     allow_hosts: Sequence[str] = (),
     password: Password | None = None,
-) -> Iterator[Served]:
+) -> Iterator[ServedPage]:
     """The explorer of a run, for as long as the block lasts.
 
     Without a port, the first free one is taken. Other machines can reach the page only if `host` says so, and then it
@@ -59,7 +58,7 @@ def served(
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # a server that is still starting may make it anew
     try:
         with environment({**SILENT, "GRADIO_TEMP_DIR": str(folder)}), _listening(run, rules, host, port) as address:
-            yield Served(*address, folder)
+            yield ServedPage(*address, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -71,11 +70,10 @@ def _listening(run: TrainedRun, rules: Rules, host: str, port: int | None) -> It
         import gradio  # noqa: F401
     except ImportError as error:
         raise ImportError("the explorer needs Gradio and matplotlib: pip install 'meq[app]'") from error
-    from meq.viz.app.mounted import mounted
-    from meq.viz.app.serving import address_of, bound_socket, serving
+    from meq.viz.app.serving import address_of, bound_socket, mounted_page, serving
 
     with bound_socket(host, port) as listening:  # a port that is taken is known before anything is built
-        page = mounted(run, rules)
+        page = mounted_page(run, rules)
         with serving(page.app, listening):
             found = int(listening.getsockname()[1])
             try:

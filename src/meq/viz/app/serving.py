@@ -1,4 +1,8 @@
-"""A web server of our own around the page: it listens at one address, and does not wait for those who dawdle."""
+"""The page as one application, Gradio's behind the guard, and a web server of our own around it.
+
+The server listens at one address, and does not wait for slow clients. `server` imports this module when the settings of
+Gradio are in place.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +12,62 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
 
+import gradio as gr
 import uvicorn
+from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from meq.viz.app.bodies import Application
+from meq.runs.load import TrainedRun
+from meq.viz.app.explorer import Explorer
+from meq.viz.app.guard import Guard, Rules
+from meq.viz.app.page import build_page, page_style
+from meq.viz.app.uploads import MAX_BYTES, Application, Uploads
 
 FIRST_PORT, PORTS = 7860, 100
 """The first free one of these is taken, unless one is asked for."""
 HEAD_SECONDS = 20.0
-"""For the head of a request to arrive."""
+"""Time for the head of a request to arrive."""
 CONNECTIONS = 600
-"""Open at once; every page that is open holds two or three."""
+"""Connections at once; every open page holds two or three."""
 START_SECONDS = 30.0
+SESSIONS = 200
+"""Sessions whose pictures are remembered; the oldest is forgotten first."""
+
+
+@dataclass(frozen=True)
+class MountedPage:
+    """The application, and what it keeps busy."""
+
+    app: Guard
+    blocks: gr.Blocks
+    explorer: Explorer
+
+    def close(self) -> None:
+        """Take no more questions, and end what is being measured."""
+        self.blocks._queue.close()
+        self.explorer.close()
+        self.app.close()
+
+
+def mounted_page(run: TrainedRun, rules: Rules) -> MountedPage:
+    """The page of a run, ready to be served."""
+    explorer, uploads = Explorer(run), Uploads()
+    if explorer.no_pairs is not None:
+        print(explorer.no_pairs)
+    if explorer.pairs:
+        explorer.look_at_example(0)  # what everybody sees first, and the model has warmed up
+    blocks = build_page(explorer, uploads)
+    blocks.state_session_capacity = SESSIONS
+    closed = {"docs_url": None, "redoc_url": None, "openapi_url": None}
+    outer = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    gr.mount_gradio_app(
+        outer, blocks, "/", app_kwargs=closed, footer_links=[], run_history=False, enable_monitoring=False, pwa=False,
+        mcp_server=False, ssr_mode=False, show_error=False, allowed_paths=[], max_file_size=MAX_BYTES,
+        **page_style(),
+    )  # fmt: skip
+    return MountedPage(Guard(outer, rules, uploads), blocks, explorer)
 
 
 class PromptProtocol(H11Protocol):
@@ -63,7 +109,9 @@ def bound_socket(host: str, port: int | None) -> socket.socket:
     wanted = range(FIRST_PORT, FIRST_PORT + PORTS) if port is None else (port,)
     for each in wanted:
         try:
-            return _bound(host, each)
+            family, *_, address = socket.getaddrinfo(host.strip("[]"), each, type=socket.SOCK_STREAM)[0]
+            both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()
+            return socket.create_server(address, family=family, backlog=128, dualstack_ipv6=both)
         except OSError as error:
             problem = error
     which = f"port {port}" if port is not None else f"none of the ports {FIRST_PORT} to {FIRST_PORT + PORTS - 1}"
@@ -71,19 +119,6 @@ def bound_socket(host: str, port: int | None) -> socket.socket:
         f"{which} {'can' if port is None else 'cannot'} be used at {host}: something else listens there, or it is no "
         "address of this machine; choose another"
     ) from problem
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    family, kind, protocol, _, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-    made = socket.socket(family, kind, protocol)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(128)  # a port that another listens on can be bound, on some systems, but not listened on
-    except OSError:
-        made.close()
-        raise
-    return made
 
 
 def address_of(host: str, port: int) -> str:
@@ -105,17 +140,13 @@ def serving(app: Application, listening: socket.socket) -> Iterator[None]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
-        _wait_for(server, thread)
+        end = time.monotonic() + START_SECONDS
+        while not server.started:
+            if not thread.is_alive() or time.monotonic() > end:
+                raise OSError("the web server did not start: see what it printed above")
+            time.sleep(0.01)
         yield
     finally:
         server.should_exit = True
         thread.join(timeout=10)
         listening.close()
-
-
-def _wait_for(server: Any, thread: threading.Thread) -> None:
-    end = time.monotonic() + START_SECONDS
-    while not server.started:
-        if not thread.is_alive() or time.monotonic() > end:
-            raise OSError("the web server did not start: see what it printed above")
-        time.sleep(0.01)

@@ -1,25 +1,37 @@
-"""Pictures on their way in: each upload for itself, in memory, until the one who sent it asks what to make of it."""
+"""Bodies of requests, counted while they stream in, and uploaded pictures, which wait in memory until they are used.
+
+Nothing that is uploaded ever lies in a file.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from typing import Any
 
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 MAX_BYTES = 10 * 2**20
-"""Of one picture."""
+"""Bytes of one picture."""
 MAX_BODY = MAX_BYTES + 2**16
-"""Of a request with one picture in it."""
+"""Bytes of a request with one picture in it."""
 KEPT_BYTES = 256 * 2**20
-"""Of all pictures that wait together."""
+"""Bytes of all pictures that wait together."""
 KEPT_SECONDS = 600.0
 """An upload that nobody has asked for by then is forgotten."""
 TICKET_BYTES = 24
+BODY_SECONDS = 60.0
+"""Time for a whole body to arrive."""
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -36,6 +48,14 @@ class UploadError(ValueError):
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.status = status
+
+
+class BodyError(UploadError):
+    """A body that is too large, or takes too long."""
+
+
+class GoneError(Exception):
+    """The other end has hung up: there is nobody to answer."""
 
 
 class Uploads:
@@ -74,11 +94,49 @@ class Uploads:
             self._waiting = {ticket: each for ticket, each in self._waiting.items() if each[0] > before}
 
 
+async def body_parts(
+    receive: Receive, *, most: int, announced: int, seconds: float = BODY_SECONDS
+) -> AsyncIterator[bytes]:
+    """The parts of a body as they come."""
+    count, end = 0, asyncio.get_running_loop().time() + seconds
+    more = True
+    too_large = BodyError(f"The request is larger than the {most / 2**20:.2g} MB that are taken.", 413)
+    if announced > most:
+        raise too_large
+    while more:
+        try:
+            message = await asyncio.wait_for(receive(), end - asyncio.get_running_loop().time())
+        except asyncio.TimeoutError as error:
+            raise BodyError(f"The request did not arrive within {seconds:.0f} seconds: try again.", 408) from error
+        if message["type"] == "http.disconnect":
+            raise GoneError
+        part, more = message.get("body", b""), message.get("more_body", False)
+        count += len(part)
+        if count > most:
+            raise too_large
+        yield part
+
+
+async def whole_body(receive: Receive, *, most: int, announced: int) -> bytes:
+    """All of a body."""
+    return b"".join([part async for part in body_parts(receive, most=most, announced=announced)])
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives a body again that was read already."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receiving() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return receiving
+
+
 async def read_upload(headers: Headers, stream: AsyncIterator[bytes]) -> Upload:
     """The one file of a form, as it streams in; no more of it than one file is ever held."""
     if not headers.get("content-type", "").startswith("multipart/form-data"):
         raise UploadError("An upload is a form with one file in it.")
-    parser = _InMemory(headers, stream)
+    parser = _MemoryParser(headers, stream)
     try:
         form = await parser.parse()
     except UploadError:
@@ -92,11 +150,15 @@ async def read_upload(headers: Headers, stream: AsyncIterator[bytes]) -> Upload:
     await form.close()
     if len(data) > MAX_BYTES:
         raise UploadError(f"At most {MAX_BYTES // 2**20} MB are taken: scale the picture down.", 413)
-    return Upload(_base_name(files[0].filename or ""), data)
+    name = (files[0].filename or "").replace("\\", "/").rpartition("/")[2]  # without its folders, of any system
+    return Upload(name or "picture", data)
 
 
-class _InMemory(MultiPartParser):
-    """Starlette's parser for one file, which would put a large one on disk, and be content with half of it."""
+class _MemoryParser(MultiPartParser):
+    """Starlette's parser for one file, kept in memory, and an error if the form ends early.
+
+    By itself it would write a large file to disk, and accept half of one.
+    """
 
     spool_max_size = MAX_BODY
 
@@ -112,8 +174,3 @@ class _InMemory(MultiPartParser):
             yield part
         if not self._ended:
             raise UploadError("The picture did not arrive whole: upload it again.")
-
-
-def _base_name(name: str) -> str:
-    """The last part of a path, whichever way its separators lean."""
-    return name.replace("\\", "/").rpartition("/")[2] or "picture"

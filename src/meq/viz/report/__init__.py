@@ -1,5 +1,15 @@
 """A report that one can send: one HTML file, from what lies on disk."""
 
-from meq.viz.report.write import check_report, default_place, write_report
+from __future__ import annotations
 
-__all__ = ["check_report", "default_place", "write_report"]
+from typing import TYPE_CHECKING
+
+from meq.lazy import make_lazy
+
+if TYPE_CHECKING:
+    from meq.viz.figures import is_study
+    from meq.viz.report.write import check_report, default_place, write_report
+else:
+    make_lazy(__name__)
+
+__all__ = ["check_report", "default_place", "is_study", "write_report"]

@@ -4,57 +4,49 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from meq.core.options import checked_options
 from meq.data.request import nearest_beside
-from meq.experiments.runs.files import open_run_files
-from meq.experiments.study import STUDY, StudyError
-from meq.viz.report.page import make_page
-from meq.viz.report.run_page import fitting_showcase, run_lead, run_sections, run_title
-from meq.viz.report.study_page import study_page
-from meq.viz.style import write_whole
-
-FOOTER = "Made by meq from the files of the folder {name}. This file holds everything it shows and asks for nothing."
+from meq.options import checked_options
+from meq.records import write_bytes
+from meq.runs.load import open_run_files
+from meq.studies.study import StudyError
+from meq.viz.figures import is_study
+from meq.viz.report.document import Section, make_page
+from meq.viz.report.run import run_context, run_sections, run_title
+from meq.viz.report.study import study_context, study_sections
+from meq.viz.run_figures import open_reported_run
+from meq.viz.study_figures import open_reported_study
 
 
 @checked_options
 def write_report(folder: Path | str, out: Path | str | None = None, *, looks: Path | None = None) -> Path:
     """Write the report of a run's or a study's folder; where it was written.
 
-    It is made from what lies on disk: of what `prepare_showcase` of `meq.experiments.runs` computes, that which is in
+    It is made from what lies on disk: of what `prepare_showcase` of `meq.runs` computes, that which is in
     the run's own folder, or below `looks` at the same place. Unless told otherwise the file stands beside the folder,
     whose own files are sealed.
     """
     folder = Path(folder)
     place = check_report(folder, out)
-    page = _study(folder, looks) if is_study(folder) else _run(folder, looks)
+    if is_study(folder):
+        found = open_reported_study(folder)
+        context = study_context(found)
+        title, template, sections = f"Study: {found.study.name}", "study.html", study_sections(context, found, looks)
+    else:
+        run = open_reported_run(folder, looks)
+        context = run_context(run)
+        title, template, sections = f"Report: {run_title(run.files)}", "run.html", run_sections(context)
+        folder = run.files.folder
+    lead = Section(title=title, template=template, macro="lead", context=context)
+    page = make_page(lead, sections, folder=folder.resolve().name)
     place.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(place, page.encode())
+    write_bytes(place, page.encode())
     return place
 
 
-def default_place(folder: Path | str) -> Path:
-    """FOLDER-report.html, beside the folder."""
+def default_place(folder: Path | str, ending: str = "-report.html") -> Path:
+    """FOLDER-report.html, beside the folder; for what goes with it, another ending."""
     whole = Path(folder).resolve()
-    return whole.with_name(f"{whole.name}-report.html")
-
-
-def is_study(folder: Path) -> bool:
-    return (folder / STUDY).is_file()
-
-
-def _run(folder: Path, looks: Path | None) -> str:
-    files = open_run_files(folder)
-    showcase = fitting_showcase(files, looks or files.folder)
-    return make_page(
-        f"Report: {run_title(files)}",
-        run_lead(files, showcase),
-        run_sections(files, showcase),
-        footer=FOOTER.format(name=files.folder.resolve().name),
-    )
-
-
-def _study(folder: Path, looks: Path | None) -> str:
-    return study_page(folder, looks, footer=FOOTER.format(name=folder.resolve().name))
+    return whole.with_name(f"{whole.name}{ending}")
 
 
 def check_report(folder: Path | str, out: Path | str | None = None) -> Path:

@@ -1,0 +1,105 @@
+"""What commands say besides their results: on standard error, so that results can be piped."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from meq.errors import printable
+
+RECORD = "record.json"
+
+
+def say(*lines: str, console: Console | None = None) -> None:
+    """Lines as they are, unwrapped: beside the result, unless they are told where to go."""
+    for line in lines:
+        (console or Console(stderr=True)).print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+class Bars:
+    """A bar with the time left for each thing that is done; a line at its end where there is no terminal."""
+
+    def __init__(self, console: Console, *, shown: bool) -> None:
+        self.console, self.shown = console, shown
+        self.tasks: dict[str, TaskID] = {}
+        self.bars = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=console,
+            disable=not (shown and console.is_terminal),
+        )
+
+    def __enter__(self) -> Bars:
+        self.bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bars.stop()
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        if what not in self.tasks:
+            self.tasks[what] = self.bars.add_task(what, total=total)
+        self.bars.update(self.tasks[what], completed=done, total=total)
+        if done == total and self.shown and not self.console.is_terminal:
+            say(f"{what}: {done:,} of {total:,}", console=self.console)
+
+
+def typed_command() -> list[str]:
+    """What was typed after `meq`, where that is known."""
+    return sys.argv[1:] if Path(sys.argv[0]).stem in ("meq", "__main__") else []
+
+
+def resume_command(data: str, out: Path) -> str:
+    """The command that goes on with this run: what was typed, with --resume if the training itself had begun."""
+    typed = typed_command()
+    begun = (out / RECORD).is_file()
+    if not typed:
+        return f"meq train {data} --out {out}{' --resume' if begun else ''}, and the same options"
+    place = [] if any(each == "--out" or each.startswith("--out=") for each in typed) else ["--out", str(out)]
+    resume = [] if "--resume" in typed or not begun else ["--resume"]
+    return shlex.join(["meq", *typed, *place, *resume])
+
+
+def next_commands(out: Path, data: str) -> list[str]:
+    """What to type after training."""
+    run = shlex.quote(str(out))
+    return [
+        f"meq evaluate {run}",
+        f"meq predict {run} new{Path(data).suffix or '.csv'} -o answers.csv",
+        f"meq analyze {run}",
+        f'meq explain PICTURE "TEXT" --model {run}',
+    ]
+
+
+def summary_lines(summary: Mapping[str, Any]) -> list[str]:
+    """A prediction's counts in words."""
+    lines = [f"{summary['rows']:,} rows answered: {summary['file']}"]
+    if summary["answers"]:
+        shown = list(summary["answers"].items())[:12]
+        more = len(summary["answers"]) - len(shown)
+        lines.append(
+            "answers: "
+            + ", ".join(f"{printable(answer)} {count:,}" for answer, count in shown)
+            + (f", {more} more" if more else "")
+        )
+    if summary["mean_confidence"] is not None:
+        lines.append(f"mean confidence: {summary['mean_confidence']:.3f}")
+    if summary["mean_steps"] is not None:
+        reasons = ", ".join(f"{count:,} stopped by {name}" for name, count in summary["stopped"].items())
+        lines.append(f"mean steps: {summary['mean_steps']:.1f} ({reasons})")
+    for name, count in summary["missing"].items():
+        lines.append(f"{name} is missing in {count:,} rows")
+    if summary["without_answer"]:
+        lines.append(f"without an answer: {summary['without_answer']:,}; their notes say why")
+    return lines

@@ -1,1 +1,0 @@
-"""What the iteration costs: time, FLOPs and memory."""

@@ -1,1 +1,0 @@
-"""A trained run in use: loaded, asked, scored, diagnosed, explained."""

@@ -1,0 +1,240 @@
+"""From a study's plain values to data, models and objectives."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from meq.core.backward import Backward
+from meq.core.registry import BACKWARDS, SOLVERS
+from meq.core.solvers import Solver
+from meq.data.contract import DataSet, Example, tensors_of
+from meq.data.request import DataRequest, open_data
+from meq.data.table_files import is_table
+from meq.data.transforms import blank
+from meq.encoders import Encoder, choose_encoders
+from meq.encoders.store import FeatureStore
+from meq.models.base import FusionModel
+from meq.models.iterated import IteratedModel
+from meq.models.match import count_flops, match_flops, match_parameters
+from meq.objectives import PENALTIES, Objective
+from meq.options import nearest
+from meq.studies.settings import TABLE
+from meq.studies.study import ArmConfig, DataConfig, MatchedSize, Study, StudyError
+from meq.training.arms import ARMS, longest, make_model
+from meq.training.prepare import prepare
+from meq.training.record import Provenance
+from meq.training.updates import seed_everything
+
+TOLERANCES = {"model": 0.02, "block": 0.02, "flops": 0.25}
+"""How far the best size may be off: sizes are whole numbers, layers above all."""
+TYPICAL = 200
+"""Train examples whose mean number of tokens stands for the data when FLOPs are matched."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where things lie on this machine: no part of a study, which can be run elsewhere."""
+
+    data: Path | None = None
+    """The data set's folder, or a table."""
+    files: Path | None = None
+    """The folder that the paths in a table start from."""
+    store: Path | FeatureStore | None = None
+    """A folder that keeps encoded features."""
+    read: Path | None = None
+    """The folder of a second data set, which a measure reads."""
+
+
+def places_of(
+    request: DataRequest | None, root: Path | None, *, store: Path | None = None, read: Path | None = None
+) -> Places:
+    """Where a request's data lies: a table is a file, whose own paths start from `root`; else `root` is the folder."""
+    if request is not None and is_table(request.data):
+        return Places(data=Path(request.data), files=root, store=store, read=read)
+    return Places(data=root, store=store, read=read)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PreparedData:
+    """A data set as features, and what they were made from."""
+
+    data: DataSet
+    provenance: Provenance = field(default_factory=Provenance)
+    raw: DataSet | None = None
+    """Before it was encoded; None for a set that came as features."""
+    encoders: Mapping[str, Encoder] = field(default_factory=dict)
+    places: Places = field(default_factory=Places)
+
+    def seen_by(self, arm: ArmConfig) -> DataSet:
+        """The data as one arm sees it."""
+        return blank(self.data, arm.blank) if arm.blank else self.data
+
+
+def prepare_data(config: DataConfig, places: Places | None = None) -> PreparedData:
+    """The data set as features. Those of pictures and texts are kept in the store, if there is one."""
+    places = places or Places()
+    raw = open_raw(config, places)
+    needed = any(modality.width is None for modality in raw.modalities.values())
+    encoders = choose_encoders(raw, config.encoders) if needed else {}
+    scaled = raw.modalities if config.standardise else None
+    data, statistics = prepare(raw, encoders, standardised=scaled, store=places.store)
+    provenance = Provenance(
+        source_fingerprint=raw.fingerprint() if encoders else None,
+        standardisation=statistics,
+        kinds={name: encoder.kind for name, encoder in encoders.items()},
+        specs={name: encoder.spec for name, encoder in encoders.items()},
+    )
+    return PreparedData(
+        data=data, provenance=provenance, raw=raw if encoders else None, encoders=encoders, places=places
+    )
+
+
+def build_model(study: Study, arm: ArmConfig, data: DataSet, seed: int) -> FusionModel:
+    """The arm's model with the initial weights of that seed, its size matched, its solver in place."""
+    options = sized_options(study, arm, data)
+    if options.get("order") == "random":
+        options["order"] = _drawn_order(list(data.widths), seed)
+    seed_everything(seed)
+    model = make_model(arm.model, data, options)
+    set_iteration(model, arm)
+    return model
+
+
+def sized_options(study: Study, arm: ArmConfig, data: DataSet) -> dict[str, Any]:
+    """The arm's options, with the size that matches another arm."""
+    check_arm(study, arm)
+    options = dict(arm.options)
+    if arm.model == "meq-gmlp":  # read off the data once, not for every size that is tried
+        options["max_tokens"] = longest(data)
+    if arm.match is None:
+        return options
+    other = study.arm(arm.match.to)
+    if other.match is not None:
+        raise StudyError(f"{study.name!r}: {arm.name!r} is matched to {other.name!r}, which is itself matched")
+    return {
+        **options,
+        arm.match.size: _matched_size(arm, arm.match, options, other, sized_options(study, other, data), data),
+    }
+
+
+def build_objective(arm: ArmConfig, data: DataSet, floors: Mapping[str, float] | None = None) -> Objective:
+    """The task and the arm's penalties; `floors` are those of a cross-floor that another arm's run sets."""
+    _check_penalties(arm)
+    penalties = []
+    for name, options in arm.penalties.items():
+        extra = {"floors": dict(floors or {})} if name == "cross-floor" and arm.floor_from else {}
+        penalties.append(PENALTIES.get(name)(**options, **extra))
+    return Objective(task=data.head, penalties=tuple(penalties))
+
+
+def check_arm(study: Study, arm: ArmConfig) -> None:
+    """What can be said of an arm before there is any data: whether there is such a model, solver and penalty."""
+    if arm.model not in ARMS:
+        raise StudyError(
+            f"the arm {arm.name!r} of {study.name!r}: there is no model {arm.model!r}: {nearest(arm.model, ARMS)}"
+        )
+    known = ARMS[arm.model].options
+    for name in arm.options:
+        if name not in known:
+            raise StudyError(f"the arm {arm.name!r}: {arm.model!r} has no option {name!r}: {nearest(name, known)}")
+    _check_penalties(arm)
+    _iteration(arm)
+
+
+def set_iteration(model: FusionModel, arm: ArmConfig) -> None:
+    """The solver and the backward that the arm asks for; they are saved with the model from then on."""
+    for what, make in _iteration(arm).items():
+        if not isinstance(model, IteratedModel):
+            raise StudyError(f"the arm {arm.name!r}: {arm.model!r} does not iterate, it has no {what}")
+        setattr(model, what, make())
+
+
+def _iteration(arm: ArmConfig) -> dict[str, Callable[[], Solver | Backward | None]]:
+    """How to make the solver and the backward that an arm names, in small letters; an error if there are none such."""
+    solvers: dict[str, Any] = {name.lower(): kind for name, kind in SOLVERS.items()}
+    solvers["damped"] = lambda: None  # the model's own iteration
+    backwards: dict[str, Any] = {name.lower(): kind for name, kind in BACKWARDS.items()}
+    found = {}
+    for what, name, known in (("solver", arm.solver, solvers), ("backward", arm.backward, backwards)):
+        if name is not None and name not in known:
+            raise StudyError(f"the arm {arm.name!r}: there is no {what} {name!r}: {nearest(name, known)}")
+        if name is not None:
+            found[what] = known[name]
+    if (arm.backward, arm.solver or "damped", arm.options.get("damping")) == ("implicit", "damped", "learned"):
+        raise StudyError(
+            f"the arm {arm.name!r} learns its damping, on which the equilibrium does not depend: with the backward "
+            "'implicit' it would have no gradient. Give a constant damping, or the backward unrolled, checkpointed or "
+            "phantom"
+        )
+    return found
+
+
+def open_raw(config: DataConfig, places: Places) -> DataSet:
+    """A study's data before it is encoded."""
+    if config.name != TABLE:
+        data = open_data(config.name, places.data, **config.options)
+    elif places.data is None:
+        raise StudyError("the study runs on a table of which it does not know the place: say which file")
+    else:
+        columns = {each.name for each in dataclasses.fields(DataRequest)}
+        named = {name: value for name, value in config.options.items() if name in columns}
+        rest = {name: value for name, value in config.options.items() if name not in columns}
+        data = DataRequest(data=str(places.data), root=places.files, options=rest, **named).open()
+    if config.limit is None:
+        return data
+    return replace(data, splits={name: split[: config.limit] for name, split in data.splits.items()})
+
+
+def _check_penalties(arm: ArmConfig) -> None:
+    for name in arm.penalties:
+        if name not in PENALTIES:
+            raise StudyError(f"the arm {arm.name!r}: there is no penalty {name!r}: {nearest(name, PENALTIES)}")
+
+
+def _matched_size(
+    arm: ArmConfig, match: MatchedSize, options: dict[str, Any], other: ArmConfig, others: dict[str, Any], data: DataSet
+) -> int:
+    def build(size: int) -> FusionModel:
+        return make_model(arm.model, data, {**options, match.size: size})
+
+    def target(_: int) -> FusionModel:
+        return make_model(other.model, data, {**others, **({"tol": 0.0} if match.part == "flops" else {})})
+
+    tolerance = TOLERANCES[match.part]
+    if match.part == "flops":
+        few = list(data.splits["train"][:TYPICAL])
+        features = {name: torch.zeros(1, *_typical_shape(few, name), width) for name, width in data.widths.items()}
+        wanted = count_flops(target, 0, features)
+        return match_flops(build, wanted, features, tolerance=tolerance).size
+    with torch.device("meta"):
+        wanted = target(0).count_parameters(match.part)
+    return match_parameters(build, wanted, part=match.part, tolerance=tolerance).size
+
+
+def _typical_shape(examples: Sequence[Example], name: str) -> list[int]:
+    """What stands before the width: [tokens], [] for one vector, [choices, tokens] where there are choices."""
+    contents = [content for each in examples if (content := each.content.get(name)) is not None]
+    found = [x for content in contents for x in tensors_of(content)]
+    if not found:
+        raise StudyError(f"none of the first {len(examples)} train examples has the modality {name!r}: it has no size")
+    tokens = round(sum(len(x) if x.ndim > 1 else 0 for x in found) / len(found))
+    choices = next((len(content) for content in contents if isinstance(content, tuple)), None)
+    if choices is not None:
+        return [choices, max(1, tokens)]
+    return [tokens] if tokens else []
+
+
+def _drawn_order(modalities: list[str], seed: int) -> Any:
+    """A random merge order: two of the modalities first, then the others one by one."""
+    first, *rest = random.Random(seed).sample(modalities, len(modalities))
+    order: Any = first
+    for name in rest:
+        order = (order, name)
+    return order

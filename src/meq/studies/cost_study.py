@@ -1,0 +1,386 @@
+"""The study `cost`: what the iteration costs beside single-pass arms of the same size, frozen encoders included.
+
+What is measured is the SNLI-VE architecture of the paper, with random weights and random inputs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from meq.encoders.pretrained import require_transformers
+from meq.models.base import FusionModel
+from meq.models.iterated import IteratedModel
+from meq.models.match import match_parameters
+from meq.options import checked_options, nearest
+from meq.records import SCHEMA, read_dataclass, write_bytes, write_dataclass
+from meq.studies.cost import (
+    STEPS,
+    Cost,
+    Costs,
+    Feed,
+    Sweep,
+    at_depth,
+    chosen_device,
+    measure_costs,
+    sweep_steps,
+)
+from meq.studies.settings import FULL, QUICK
+from meq.studies.study import TABLES, StudyError
+from meq.tables import FORMATS, Cell, Table
+from meq.training.arms import ARMS
+from meq.training.record import Session, session
+
+COST = "cost.json"
+BENCHMARK, CLASSES = "snli-ve", 3
+EQUILIBRIUM = "meq"
+SINGLE_PASS = ("concat", "low-rank", "cross-attention", "self-attention")
+ARM_NAMES = (*SINGLE_PASS, EQUILIBRIUM)
+DEPTHS = (1, 5, 10, 20)
+MATCHING = 0.005
+"""How far the parameters of two arms may lie apart, relative: a narrow arm grows in large steps."""
+MEGA = 1e6
+SMALLEST_GIGA = 1e8
+"""Fewer FLOPs than that are shown in millions."""
+TIMES = "Times: median and quartiles of the timed passes; the rows take turns, and only ratios inside one table hold."
+MEMORY = (
+    "Peak MB: weights, those of the encoders too, and the most that a pass holds besides; on CUDA by its allocator, "
+    "elsewhere the peak of live tensor bytes."
+)
+PAPER: Mapping[str, tuple[float, float, int]] = {
+    "concat": (1.465, 19.27, 1015),
+    "low-rank": (1.483, 19.27, 1003),
+    "cross-attention": (1.621, 21.20, 1004),
+    "self-attention": (1.745, 21.96, 1006),
+    "meq K=1": (1.627, 20.89, 1003),
+    "meq K=5": (2.304, 27.64, 1003),
+    "meq K=10": (3.127, 36.08, 1003),
+    "meq K=20": (4.778, 52.95, 1003),
+}
+"""The paper's ms, GFLOPs and MB: batch 32 on one RTX 3090. None of them was measured here."""
+PAPER_STEP, PAPER_BASE = 1.687, 19.204
+"""The paper's GFLOPs per step, and its base extrapolated to K = 0."""
+BESIDE_THE_PAPER = (
+    f"The paper states {PAPER_STEP} GFLOPs per step on a base of {PAPER_BASE}. FLOPs here are two per multiply-add "
+    "throughout, and the encoders alone agree with its base. Of our block a step is twice the paper's figure, which is "
+    "what its linear layers come to in multiply-adds: the paper either counts the block by them, or has a block that "
+    "computes half as much with as many parameters."
+)
+
+
+# -- what is measured --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """The sizes of one form of the study; encoders are CLIP's for pictures and BERT's for texts."""
+
+    batch_size: int
+    encoder_width: int = 768
+    encoder_layers: int = 12
+    encoder_heads: int = 12
+    picture_side: int = 224
+    patch_side: int = 32
+    text_tokens: int = 60
+    vocabulary: int = 30522
+    passes: int = 30
+    warmups: int = 5
+
+    @property
+    def image_tokens(self) -> int:
+        """One per patch, and the class token."""
+        return (self.picture_side // self.patch_side) ** 2 + 1
+
+
+FULL_FORM = Form(batch_size=FULL[BENCHMARK].train.batch_size)
+QUICK_FORM = replace(
+    FULL_FORM, batch_size=4, encoder_width=64, encoder_layers=2, encoder_heads=4, vocabulary=1000, passes=15, warmups=2
+)
+
+
+class LastHidden(nn.Module):
+    """A transformers model as a function of one tensor: its last hidden state (B N W)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x).last_hidden_state
+
+
+def form_of(quick: bool) -> Form:
+    return QUICK_FORM if quick else FULL_FORM
+
+
+def paper_encoders(quick: bool = True, *, device: str = "cpu", seed: int = 0) -> Feed:
+    """CLIP ViT-B/32 and BERT-base with random weights, and random pixels and words for them: nothing is downloaded.
+
+    The quick form has the same tokens, two layers and narrow states. On the meta device nothing is allocated.
+    """
+    form, transformers = form_of(quick), require_transformers()
+    sizes: dict[str, Any] = {
+        "hidden_size": form.encoder_width,
+        "num_hidden_layers": form.encoder_layers,
+        "num_attention_heads": form.encoder_heads,
+        "intermediate_size": 4 * form.encoder_width,
+    }
+    picture = transformers.CLIPVisionConfig(**sizes, image_size=form.picture_side, patch_size=form.patch_side)
+    text = transformers.BertConfig(**sizes, vocab_size=form.vocabulary)
+    with _drawn(seed, device):
+        raw = {
+            "image": torch.randn(form.batch_size, 3, form.picture_side, form.picture_side),
+            "text": torch.randint(form.vocabulary, (form.batch_size, form.text_tokens)),
+        }
+        models = {
+            "image": transformers.CLIPVisionModel(picture),
+            "text": transformers.BertModel(text, add_pooling_layer=False),
+        }
+    frozen = {name: LastHidden(model.eval().requires_grad_(False)).to(device) for name, model in models.items()}
+    return Feed(encoders=frozen, raw={name: x.to(device) for name, x in raw.items()})
+
+
+def matched_arms(
+    names: Sequence[str] = ARM_NAMES,
+    *,
+    quick: bool = True,
+    depths: Sequence[int] = DEPTHS,
+    device: str = "cpu",
+    seed: int = 0,
+) -> dict[str, FusionModel]:
+    """The arms by name; those that do not iterate are as large as the equilibrium, which comes once per depth."""
+    for name in names:
+        if name not in ARM_NAMES:
+            raise StudyError(f"the cost study has no arm {name!r}: {nearest(name, ARM_NAMES)}")
+    target = _equilibrium(quick, "meta", seed).count_parameters()
+    arms: dict[str, FusionModel] = {}
+    for name in names:
+        if name == EQUILIBRIUM:
+            model = _equilibrium(quick, device, seed)
+            arms |= {f"{name} K={depth}": at_depth(model, depth) for depth in depths}
+        else:
+            size = match_parameters(partial(_build, name, quick), target, tolerance=MATCHING).size
+            with _drawn(seed, device):
+                arms[name] = _build(name, quick, size).to(device).eval()
+    return arms
+
+
+def _equilibrium(quick: bool, device: str, seed: int) -> IteratedModel:
+    with _drawn(seed, device):
+        model = _build(EQUILIBRIUM, quick)
+    assert isinstance(model, IteratedModel)
+    return model.to(device).eval()
+
+
+def _build(name: str, quick: bool, hidden: int | None = None) -> FusionModel:
+    """The arm in the shape that the benchmark's setting has."""
+    make, fixed = ARMS[name].model, ARMS[name].fixed
+    shape = (QUICK if quick else FULL)[BENCHMARK].shape
+    known = inspect.signature(make).parameters
+    shared = {option: value for option, value in shape.items() if option in known}
+    width = form_of(quick).encoder_width
+    options = {} if hidden is None else {"hidden": hidden}
+    return make({"image": width, "text": width}, CLASSES, **{**shared, **fixed, **options})
+
+
+@contextmanager
+def _drawn(seed: int, device: str) -> Iterator[None]:
+    """Weights are drawn on the CPU, so that they are the same everywhere, and the caller's random numbers stay."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta" if device == "meta" else "cpu"):
+        torch.manual_seed(seed)
+        yield
+
+
+# -- the study ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostReport:
+    """What was measured, where, and at which sizes."""
+
+    schema: int
+    quick: bool
+    form: Form
+    measured: Session
+    encoder_parameters: int
+    costs: Costs
+    sweep: Sweep | None
+    """None where the equilibrium was not among the arms."""
+
+
+@checked_options
+def cost_study(
+    *,
+    quick: bool = True,
+    arms: Sequence[str] = ARM_NAMES,
+    depths: Sequence[int] = DEPTHS,
+    steps: Sequence[int] = STEPS,
+    device: str | None = None,
+) -> CostReport:
+    """Measure all arms in turns, the equilibrium at each of the `depths`; then the equilibrium over `steps`.
+
+    The quick form takes less than a minute on one core. The full form has the paper's sizes and is meant for a GPU; on
+    the device "meta" it is counted without being computed: FLOPs and memory in seconds, no times.
+    """
+    place = chosen_device(device)
+    form, models = form_of(quick), matched_arms(arms, quick=quick, depths=depths, device=place)
+    feed = paper_encoders(quick, device=place)
+    costs = measure_costs(models, feed, passes=form.passes, warmups=form.warmups)
+    iterated = next((model for model in models.values() if isinstance(model, IteratedModel)), None)
+    modules = [each for each in feed.encoders.values() if isinstance(each, nn.Module)]
+    return CostReport(
+        schema=SCHEMA,
+        quick=quick,
+        form=form,
+        measured=session(0, torch.device(place)),
+        encoder_parameters=sum(weight.numel() for each in modules for weight in each.parameters()),
+        costs=costs,
+        sweep=None if iterated is None else sweep_steps(iterated, feed, steps=steps, passes=form.passes),
+    )
+
+
+def cost_tables(report: CostReport, *, paper: bool = False) -> dict[str, Table]:
+    """By name: the arms, and the sweep over K; `paper` sets the published figures beside the full form."""
+    words = _conditions(report)
+    tables = {"arms": arms_table(report.costs, conditions=words, published=paper and not report.quick)}
+    if report.sweep is not None:
+        tables["sweep"] = sweep_table(report.sweep, conditions=words, published=paper and not report.quick)
+    return tables
+
+
+def write_cost(folder: Path, report: CostReport) -> None:
+    """The report and its tables; an earlier measurement in the folder is replaced."""
+    (folder / TABLES).mkdir(parents=True, exist_ok=True)
+    for name, table in cost_tables(report).items():
+        for ending, render in FORMATS.items():
+            write_bytes(folder / TABLES / f"{name}.{ending}", render(table).encode())
+    write_dataclass(folder / COST, report)
+
+
+def read_cost(folder: Path) -> CostReport:
+    if not (folder / COST).is_file():
+        raise StudyError(f"{folder} has no {COST}: it is not the folder of a study of costs")
+    return read_dataclass(CostReport, folder / COST)
+
+
+def _conditions(report: CostReport) -> str:
+    form, hardware = report.form, report.measured.hardware
+    where = f"On {hardware.device} ({hardware.name}), threads: {hardware.threads}."
+    return (
+        f"Forward pass only, batch {form.batch_size}, {form.image_tokens} image and {form.text_tokens} text tokens, "
+        f"{'small' if report.quick else 'paper-sized'} encoders ({report.encoder_parameters:,} parameters) included; "
+        f"random weights and inputs. {'Counted, not computed.' if hardware.device == 'meta' else where}"
+    )
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+Unit = tuple[str, float]
+"""What FLOPs are shown in: its name, and how many FLOPs it is."""
+
+
+def _unit(costs: Sequence[Cost]) -> Unit:
+    return ("MFLOPs", 1e6) if max(cost.flops for cost in costs) < SMALLEST_GIGA else ("GFLOPs", 1e9)
+
+
+def arms_table(costs: Costs, *, conditions: str, published: bool = False) -> Table:
+    """One line per arm; with `published`, the paper's figures beside it."""
+    unit = _unit(costs.arms)
+    rows: list[dict[str, Cell]] = []
+    for cost in costs.arms:
+        row: dict[str, Cell] = {"arm": cost.arm, "parameters": cost.parameters, **_cells(cost, unit)}
+        row |= {"ms_ratio": costs.ms_ratio.get(cost.arm), "flops_ratio": costs.flops_ratio.get(cost.arm)}
+        if published:
+            figures = PAPER.get(cost.arm, (None, None, None))
+            row |= dict(zip(("paper_ms", "paper_gflops", "paper_mb"), figures, strict=True))
+        rows.append(row)
+    notes = [conditions, *_meaning(costs.arms)]
+    if costs.reference is not None:
+        notes.append(f"x: as a multiple of {costs.reference}, the cheapest arm that does not iterate.")
+    if published:
+        notes.append("paper (published): batch 32 on one RTX 3090; not measured here.")
+    return _table("cost: what does a forward pass cost?", rows, notes, unit)
+
+
+def cost_table(cost: Cost, *, conditions: str, title: str) -> Table:
+    """One line, of a model on its own."""
+    unit = _unit([cost])
+    return _table(title, [_cells(cost, unit)], [conditions, *_meaning([cost])], unit)
+
+
+def sweep_table(
+    sweep: Sweep, *, conditions: str, published: bool = False, title: str = "cost: what does one more step cost?"
+) -> Table:
+    """One line per number of steps; what a step adds, and the base, are said below."""
+    unit = _unit(sweep.points)
+    rows: list[dict[str, Cell]] = [{"steps": point.steps, **_cells(point, unit)} for point in sweep.points]
+    notes = [conditions, *_meaning(sweep.points), *step_notes(sweep), *([BESIDE_THE_PAPER] if published else [])]
+    return _table(title, rows, notes, unit)
+
+
+def step_notes(sweep: Sweep) -> list[str]:
+    """What a step adds, whether memory moves, and what came of a run to tolerance."""
+    flops, ms, found = sweep.flops, sweep.ms, sweep.to_tolerance
+    name, size = _unit(sweep.points)
+    notes = [
+        f"A step adds {flops.per_step / size:.4f} {name} per sample, constant to within "
+        f"{flops.deviation / size:.4f}, on a base of {flops.base / size:.4f} at K = 0."
+    ]
+    if ms is not None:
+        notes.append(
+            f"A step adds {ms.per_step:.3f} ms per sample on a base of {ms.base:.3f}; increments between "
+            f"neighbouring K lie within {ms.deviation:.3f} of it."
+        )
+    notes.append(
+        f"From K = 2 on, working memory grows by {sweep.memory_growth:.1%}. (A single step starts from the injection "
+        "itself, and so holds one state less.)"
+    )
+    if found is not None:
+        lost = f", {found.diverged:.0%} diverged" if found.diverged else ""
+        notes.append(
+            f"Left to run to a tolerance of {found.tolerance:g} with a cap of {found.cap} steps: "
+            f"{found.mean_steps:.1f} steps on average, {found.most_steps} at most; {found.capped:.0%} of "
+            f"{found.samples} samples reached the cap{lost}."
+        )
+    return notes
+
+
+def _meaning(costs: Sequence[Cost]) -> list[str]:
+    return [MEMORY] if all(cost.ms is None for cost in costs) else [TIMES, MEMORY]
+
+
+def _cells(cost: Cost, unit: Unit) -> dict[str, Cell]:
+    name, size = unit
+    return {
+        "ms": cost.ms,
+        "ms_low": cost.ms_low,
+        "ms_high": cost.ms_high,
+        name.lower(): cost.flops / size,
+        "peak_mb": cost.peak_bytes / MEGA,
+        "working_mb": cost.working_bytes / MEGA,
+    }
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Cell]], notes: Sequence[str], unit: Unit) -> Table:
+    """Without columns that nobody has a value for, such as times on the meta device."""
+    titles = {"steps": "K", "ms": "ms / sample", "ms_low": "from", "ms_high": "to", "peak_mb": "peak MB"}
+    titles |= {unit[0].lower(): f"{unit[0]} / sample", "working_mb": "of it working", "ms_ratio": "x time"}
+    two = ("peak_mb", "working_mb", "ms_ratio", "flops_ratio", "paper_gflops")
+    titles |= {"flops_ratio": "x FLOPs", "paper_ms": "paper (published): ms", "paper_gflops": "GFLOPs"}
+    return Table.of(
+        title,
+        rows,
+        keys=[key for key in rows[0] if any(row[key] is not None for row in rows)],
+        titles=titles | {"paper_mb": "peak MB"},
+        digits={**dict.fromkeys(("ms", "ms_low", "ms_high", "paper_ms"), 3), **dict.fromkeys(two, 2)},
+        notes=notes,
+    )

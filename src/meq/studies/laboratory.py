@@ -1,0 +1,409 @@
+"""The paper's studies, each a function from a setting to a study; `meq.studies.recipes` knows them by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from meq.studies.settings import (
+    EQUILIBRIUM,
+    Setting,
+    baseline,
+    by_kind,
+    equilibrium,
+    graph,
+    only,
+    study_of,
+    with_penalty,
+)
+from meq.studies.study import ArmConfig, DataConfig, MatchedSize, Study, StudyError
+from meq.training.config import TrainConfig
+
+# -- mutual equilibrium against other ways to fuse, at matched size ----------------------------------------------------
+
+
+BEST = "best attention"
+ATTENTION = ("self-attention", "cross-attention")
+SLOW, FAST = 3e-5, 1e-4
+"""The paper's learning rates on COD10K; at the second the equilibrium and concatenation collapse."""
+
+
+def main(setting: Setting) -> Study:
+    """Does mutual equilibrium answer better than single-pass fusion with as many parameters?
+
+    Arms: concatenation, self-attention and cross-attention of the equilibrium's parameter count, self-attention of its
+    FLOPs (deeper, so larger), and the equilibrium. "Best attention" is the better of the two matched attention arms,
+    chosen on dev.
+
+    Command: meq study run main scenes --quick
+    Duration: about an hour on two cores in quick form.
+    Expect: attention arms near the equilibrium, concatenation of pooled features far behind where binding matters.
+    """
+    as_much = MatchedSize(to=EQUILIBRIUM, size="depth", part="flops")
+    compute = baseline(setting, "self-attention", "self-attention-compute-matched", match=as_much)
+    arms = (
+        baseline(setting, "concat"),
+        *(baseline(setting, name) for name in ATTENTION),
+        compute,
+        equilibrium(setting),
+    )
+    return study_of(
+        setting,
+        "Does mutual equilibrium beat single-pass fusion?",
+        arms,
+        groups={BEST: ATTENTION},
+        paper="main",
+        measures={"coupling": {}},
+    )
+
+
+def demo(setting: Setting) -> Study:
+    """What `make demo` runs: the equilibrium, concatenation and one attention arm of the same size, one seed.
+
+    One seed makes no comparison; `main` is the study for that.
+
+    Command: meq study run demo scenes --quick
+    Duration: about five minutes on two cores.
+    Expect: a table of one seed, from which nothing follows about who is better.
+    """
+    arms = (baseline(setting, "concat"), baseline(setting, "self-attention"), equilibrium(setting))
+    return study_of(
+        setting,
+        "What does each arm answer, and what happens along the iteration?",
+        arms,
+        seeds=setting.seeds[:1],
+        measures={"steps": by_kind(setting)},
+    )
+
+
+def cod10k(setting: Setting) -> Study:
+    """All baselines, low-rank fusion among them, trained on the camouflage benchmark itself with the paper's rates.
+
+    On other sets the learning rate is the setting's own for every arm.
+
+    Command: meq study run cod10k cod10k DATA_FOLDER
+    Duration: hours on a GPU in full form.
+    Expect: small differences between all arms but concatenation, as the paper has them.
+    """
+    names = ("concat", "cross-attention", "self-attention", "low-rank")
+    arms = [*(baseline(setting, name) for name in names), equilibrium(setting)]
+    if setting.data.name == "cod10k" and not setting.quick:
+        slow = (EQUILIBRIUM, "concat")
+        arms = [replace(arm, train={"learning_rate": SLOW if arm.name in slow else FAST}) for arm in arms]
+    return study_of(
+        setting,
+        "Which arm sees what hides, trained on it directly?",
+        arms,
+        paper="main" if setting.data.name == "cod10k" else None,
+    )
+
+
+def mixer(setting: Setting) -> Study:
+    """Is attention the point? The cross-modal function as attention, and as gMLP of about the same size.
+
+    Command: meq study run mixer scenes --quick
+    Duration: about half an hour on two cores in quick form.
+    Expect: in the paper the two cannot be told apart.
+    """
+    gmlp = equilibrium(
+        replace(setting, shape={key: x for key, x in setting.shape.items() if key != "mixer"}), "meq-gmlp"
+    )
+    return study_of(
+        setting,
+        "Does the choice of the cross-modal mixer matter?",
+        (equilibrium(setting), replace(gmlp, model="meq-gmlp", match=MatchedSize(to=EQUILIBRIUM))),
+        paper="mixer",
+    )
+
+
+def readout(setting: Setting) -> Study:
+    """Does mixing once more after the iteration help? A cross-attention merge against its control of the same size.
+
+    Command: meq study run readout scenes --quick
+    Duration: about forty minutes on two cores in quick form.
+    Expect: in the paper nothing is gained.
+    """
+    arms = (
+        equilibrium(setting),
+        equilibrium(setting, "merge", readout="merge"),
+        equilibrium(setting, "control", readout="control"),
+    )
+    return study_of(setting, "Does mixing again after the iteration help?", arms, reference="control")
+
+
+def state_design(setting: Setting) -> Study:
+    """Is it the two states? One joint state of tokens, matched in block and in whole model; and a feature sum.
+
+    Command: meq study run state-design scenes --quick
+    Duration: about an hour on two cores in quick form.
+    Expect: the feature sum, which has no tokens left, behind the others.
+    """
+    block = MatchedSize(to=EQUILIBRIUM, part="block")
+    arms: tuple[ArmConfig, ...] = (
+        equilibrium(setting),
+        baseline(setting, "single-state", match=block),
+        baseline(setting, "single-state", "single-state-model-matched"),
+        baseline(setting, "feature-sum", match=block),
+    )
+    return study_of(
+        setting,
+        "Is a state per modality worth anything?",
+        arms,
+        paper="state",
+        measures={"coupling": {}},
+    )
+
+
+def tree_order(setting: Setting) -> Study:
+    """Does the order of merging matter? All orders of three modalities, an order drawn by the seed, and the graph.
+
+    Command: meq study run tree-order clips.parquet --vector face --vector voice --vector words --label y
+    Duration: minutes for vectors.
+    Expect: differences of the size of the spread.
+    """
+    if len(setting.modalities) != 3:
+        raise StudyError(
+            f"tree-order compares the merge orders of three modalities, and there are {len(setting.modalities)}: "
+            f"{', '.join(setting.modalities)}"
+        )
+    first, second, third = setting.modalities
+    orders = {third: [[first, second], third], second: [[first, third], second], first: [[second, third], first]}
+    trees = [
+        equilibrium(replace(setting, order=order), f"tree-{last.lower().replace('_', '-')}-last")
+        for last, order in orders.items()
+    ]
+    drawn = equilibrium(replace(setting, order="random"), "tree-random-order")
+    return study_of(
+        setting,
+        "Does the order of a merge tree matter, and does it beat the graph?",
+        (graph(setting, "graph"), *trees, drawn),
+        reference="graph",
+    )
+
+
+def statements_tiny() -> Study:
+    """Does the machinery of studies work? Two arms, three seeds, a few updates each; the scores are at chance."""
+    penalties = {"jacobian-range": {"weight": 0.5}, "residual-correction": {"weight": 0.3}}
+    small = {"dim": 16, "heads": 2, "head_width": 16}
+    return Study(
+        name="statements-tiny",
+        question="Does the machinery work?",
+        data=DataConfig(name="statements", options={"train": 64, "dev": 24, "test": 16}),
+        arms=(
+            ArmConfig(name="concat", model="concat", options={"dim": 16, "head_width": 16}),
+            ArmConfig(name="meq", model="meq", options={**small, "steps": 3}, penalties=penalties),
+        ),
+        seeds=(0, 1, 2),
+        reference="concat",
+        train=TrainConfig(epochs=2, batch_size=16, learning_rate=3e-3, checkpoint_every=2, monitor_samples=4),
+    )
+
+
+# -- parts of the model and of its objective taken away, one at a time -------------------------------------------------
+
+
+RESIDUAL, RANGE = "residual-correction", "jacobian-range"
+LAMBDA_F = 0.3
+GATE_FLOOR = 0.1
+LEARNED, DAMPING = "learned", 0.5
+
+
+def ablation(setting: Setting) -> Study:
+    """What does each part contribute? No gate, no cross-modal path, no path of its own, a single step.
+
+    Command: meq study run ablation scenes --quick
+    Duration: about an hour on two cores in quick form.
+    Expect: without the cross-modal path the states cannot tell each other anything, and answers fall to chance
+    where both are needed.
+    """
+    arms: tuple[ArmConfig, ...] = (
+        graph(setting),
+        graph(setting, "no-gate", gate=False),
+        graph(setting, "no-cross", cross=False),
+        graph(setting, "no-self", own=False),
+        graph(setting, "one-step", steps=1),
+    )
+    if setting.shape.get("mixer") == "mlp":  # one function of all states: there is no path of its own to remove
+        arms = tuple(arm for arm in arms if arm.name != "no-self")
+    return study_of(
+        setting,
+        "What does each part of the model contribute?",
+        arms,
+        paper="ablation",
+        measures={"coupling": {}},
+    )
+
+
+def modality(setting: Setting) -> Study:
+    """Does the benchmark need all of its modalities? Each arm trained anew with all but one of them zeroed.
+
+    Command: meq study run modality scenes --quick
+    Duration: about an hour on two cores in quick form.
+    Expect: chance for a modality alone on `scenes`, whose labels are balanced for each picture and each statement.
+    """
+    meq, concat = equilibrium(setting), baseline(setting, "concat")
+    kept = setting.modalities if len(setting.modalities) == 2 else setting.modalities[-1:]
+    arms = [each for arm in (meq, concat) for each in (arm, *(only(arm, name, setting.modalities) for name in kept))]
+    return study_of(setting, "Does the benchmark need all of its modalities?", arms, paper="modality")
+
+
+def residual_penalty(setting: Setting) -> Study:
+    """What does the residual penalty buy, and what does it cost?
+
+    Command: meq study run residual-penalty scenes --quick
+    Duration: about half an hour on two cores in quick form.
+    Expect: a smaller residual with the penalty; the paper finds the score hardly moved, but on VQA v2.
+    """
+    return study_of(
+        setting,
+        "What does the residual penalty buy?",
+        (_penalised(setting), equilibrium(setting, "no-residual", without=(RESIDUAL,))),
+        reference="no-residual",
+        paper="residual",
+        measures={"coupling": {}, "fixed-point": {}},
+    )
+
+
+def safeguards(setting: Setting) -> Study:
+    """Can the collapse to the identity be prevented? A floor under the gate, and floors under the cross-modal blocks.
+
+    The floors of the cross-modal blocks are what the run without residual penalty reaches on dev, seed by seed.
+
+    Command: meq study run safeguards scenes --quick
+    Duration: about an hour on two cores in quick form.
+    Expect: a collapse is needed before a safeguard can prevent it: look at the gate and the cross/self ratio first.
+    """
+    penalised = _penalised(setting)
+    floors = with_penalty(replace(penalised, name="cross-floor", floor_from="no-residual"), "cross-floor", {})
+    gate = replace(penalised, name="gate-floor", options={**penalised.options, "gate_floor": GATE_FLOOR})
+    return study_of(
+        setting,
+        "Can the collapse to the identity be prevented?",
+        (penalised, equilibrium(setting, "no-residual", without=(RESIDUAL,)), gate, floors),
+        reference="residual",
+        paper="collapse",
+        measures={"coupling": {}},
+    )
+
+
+def jacobian_range(setting: Setting) -> Study:
+    """Does a lower bound on the Jacobian make the computation deeper? The range, no lower bound, no penalty at all.
+
+    Command: meq study run jacobian-range scenes --quick
+    Duration: about forty minutes on two cores in quick form.
+    Expect: the answer to the question in the column "there at k".
+    """
+    meq = equilibrium(setting)
+    unbounded = {**meq.penalties[RANGE], "low": None}
+    arms = (
+        meq,
+        with_penalty(replace(meq, name="no-lower-bound"), RANGE, unbounded),
+        equilibrium(setting, "no-range", without=(RANGE,)),
+    )
+    return study_of(
+        setting,
+        "Does the lower bound make the computation deeper?",
+        arms,
+        measures={"coupling": {}, "steps": {}, "fixed-point": {}},
+    )
+
+
+def solvers(setting: Setting) -> Study:
+    """Why damping, why unrolling? Three solvers with three ways of taking gradients, trained and read alike.
+
+    Where the paper learns the damping, every arm here has a constant one: the equilibrium does not depend on it, so an
+    implicit gradient could not learn it.
+
+    Command: meq study run solvers scenes --quick
+    Duration: two hours on two cores in quick form.
+    Expect: the paper warns of solvers that fail numerically; a run that fails is shown as failed.
+    """
+    constant: dict[str, Any] = {"damping": DAMPING} if setting.shape.get("damping") == LEARNED else {}
+    arms: list[ArmConfig] = [
+        replace(equilibrium(setting, f"{solver}-{backward}", **constant), solver=solver, backward=backward)
+        for solver in ("damped", "anderson", "broyden")
+        for backward in ("unrolled", "implicit", "phantom")
+    ]
+    return study_of(
+        setting, "Which solver, and which gradient?", arms, reference="damped-unrolled", measures={"coupling": {}}
+    )
+
+
+def _penalised(setting: Setting) -> ArmConfig:
+    """With the paper's residual penalty, also on the benchmark where the paper leaves it out."""
+    return with_penalty(equilibrium(setting, "residual"), RESIDUAL, {"weight": setting.lambda_f or LAMBDA_F})
+
+
+# -- what a trained equilibrium does: along its iteration, under corruption, and where it looks ------------------------
+
+
+DEEP = ("existence", "binding", "relation")
+DEEP_SIZES = {"train": 10800, "dev": 1350, "test": 1350}
+"""As many statements of each kind as the set has otherwise, and by fewer epochs as many updates."""
+
+
+def steps(setting: Setting) -> Study:
+    """Where does the answer come from? The trained equilibrium read at every step, up to twice its read depth.
+
+    Command: meq study run steps scenes --quick
+    Duration: about twenty minutes on two cores in quick form.
+    Expect: a steep rise over the first exchanges, then a plateau.
+    """
+    question = "At which step is the answer there?"
+    return study_of(setting, question, [equilibrium(setting)], measures={"steps": by_kind(setting)})
+
+
+def fixed_point(setting: Setting) -> Study:
+    """Is what is read a fixed point? Spectral radius, drift, residual and score at K, and after 300 steps.
+
+    Command: meq study run fixed-point scenes --quick
+    Duration: about twenty minutes on two cores in quick form.
+    Expect: a radius near one, and scores that hold or fall when the iteration goes on.
+    """
+    return study_of(setting, "Is what is read a fixed point?", [equilibrium(setting)], measures={"fixed-point": {}})
+
+
+def hops(setting: Setting) -> Study:
+    """When does iteration help? Statements of growing depth, read at every step; and the same model of one step only.
+
+    On `scenes`: existence is one hop, binding two, a relation three.
+
+    Command: meq study run hops scenes --quick
+    Duration: about an hour on two cores in quick form.
+    Expect: more steps until the answer is there for deeper statements.
+    """
+    options = {**DEEP_SIZES, **setting.data.options, "kinds": list(DEEP)}
+    data, train = replace(setting.data, options=options), replace(setting.train, epochs=2 * setting.train.epochs // 3)
+    deep = replace(setting, data=data, train=train, kinds=DEEP)
+    one_step = equilibrium(deep, "one-step", steps=1)
+    arms = (equilibrium(deep), one_step, baseline(deep, "self-attention"))
+    return study_of(deep, "Does a deeper statement need more steps?", arms, measures={"steps": {"by": "kind"}})
+
+
+def robustness(setting: Setting) -> Study:
+    """How far do noise, blur and typos bring the answers down? Five draws, the same for every checkpoint.
+
+    Command: meq study run robustness scenes --quick
+    Duration: about twenty minutes on two cores in quick form.
+    Expect: scores that fall with the strength of the corruption, for both arms.
+    """
+    arms = (baseline(setting, "concat"), equilibrium(setting))
+    measures = {"robustness": {"draws": 2 if setting.quick else 5}}
+    return study_of(setting, "Who stands corruption better?", arms, reference="concat", measures=measures)
+
+
+def grounding(setting: Setting) -> Study:
+    """Does the model find what hides? Trained on entailment, read where masks show what the statement speaks of.
+
+    After SNLI-VE it is COD10K that is read, with its folder given beside; `scenes` has masks of its own.
+
+    Command: meq study run grounding scenes --quick
+    Duration: about twenty minutes on two cores in quick form.
+    Expect: maps that depend on the method more than on the step: see the log.
+    """
+    read = None if setting.data.name == "scenes" else "cod10k"
+    if read is not None and setting.data.name != "snli-ve":
+        raise StudyError(f"grounding is trained on an entailment set, and {setting.data.name!r} is none")
+    options: dict[str, Any] = {**({} if read is None else {"read": read}), **({"limit": 100} if setting.quick else {})}
+    question = "Does the iteration find what hides?"
+    return study_of(setting, question, [equilibrium(setting)], measures={"grounding": options})

@@ -1,0 +1,247 @@
+"""A measure: what is read off a trained run, kept beside its record, and the tables made of it.
+
+A new one is a file with two classes: a frozen dataclass of what is found, and a `Measure` that takes it and shows it;
+and one line in `MEASURES`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+
+from meq.data.contract import Batch, DataSet, Example, Modality, collate
+from meq.data.transforms import Standardisation, blank
+from meq.encoders import Encoder
+from meq.encoders.builtin import SIDE, Patches
+from meq.encoders.image import PictureRegions
+from meq.models.base import FusionModel
+from meq.models.iterated import IteratedModel
+from meq.records import SINCE, read_dataclass, typed, write_dataclass
+from meq.studies.build import PreparedData
+from meq.studies.compare import mean, spread
+from meq.studies.study import ArmConfig, Run, Study, StudyError
+from meq.tables import Cell, Table
+from meq.training.prepare import prepare
+from meq.training.record import RunRecord
+
+FOLDER = "measures"
+BATCH = 100
+
+Found = Mapping[str, Any]
+"""What a measure found, as its file has it."""
+Values = Mapping[Run, Found]
+"""By arm and seed."""
+Result = TypeVar("Result")
+Results = Mapping[Run, Result]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureFile:
+    """What one measure found on one run."""
+
+    schema: int
+    measure: str
+    options: Mapping[str, Any]
+    weights_sha256: str
+    """Of the checkpoint that was looked at."""
+    found: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TrainedModel:
+    """A trained run and the data it was trained on."""
+
+    model: FusionModel
+    """The kept weights, in eval mode, with the arm's solver."""
+    data: DataSet
+    """As the arm sees it."""
+    arm: ArmConfig
+    record: RunRecord
+    prepared: PreparedData
+
+    def batches(self, split: str, *, limit: int | None = None) -> Iterator[Batch]:
+        """A split, or its first examples, in batches."""
+        check_split(self.data, split)
+        return batched(list(self.data.splits[split][:limit]), self.data)
+
+    @property
+    def iterated(self) -> IteratedModel | None:
+        """The model, if it iterates."""
+        return self.model if isinstance(self.model, IteratedModel) else None
+
+    @property
+    def reported_split(self) -> str:
+        """Where scores are reported: test where it is labelled, else dev, which weights were also chosen on."""
+        return "test" if "test" in self.record.metrics else "dev"
+
+    def as_seen(self, examples: Sequence[Example]) -> list[Example]:
+        """Encoded examples as the arm sees them: with zeros in the modalities that it does not read."""
+        if not self.arm.blank:
+            return list(examples)
+        return list(blank(replace(self.prepared.data, splits={"read": list(examples)}), self.arm.blank).splits["read"])
+
+    def score(self, examples: Sequence[Example]) -> float:
+        """The set's metric on the model's answers to these examples, as the arm sees them."""
+        logits, targets = [], []
+        for batch in batched(list(examples), self.data):
+            with torch.no_grad():
+                logits.append(self.model(batch.features, batch.masks).logits.float())
+            assert batch.target is not None
+            targets.append(batch.target)
+        return float(self.data.metric(torch.cat(logits), torch.cat(targets)))
+
+
+class Measure(ABC, Generic[Result]):
+    """Its options are its fields."""
+
+    name: ClassVar[str]
+    result: ClassVar[type]
+    """A frozen dataclass, whose fields are the keys of the file. One marked SINCE is left out where it has nothing."""
+
+    split: str | None = None
+    """Which examples are read; None where the measure chooses."""
+
+    def check(self, study: Study, prepared: PreparedData) -> None:
+        """An error, before anything is trained, where this data cannot be measured."""
+        check_split(prepared.data, self.split)
+
+    @abstractmethod
+    def take(self, trained: TrainedModel) -> Result | None:
+        """None where the measure makes no sense, such as steps of a model that has none."""
+
+    @abstractmethod
+    def tables(self, study: Study, results: Results[Result]) -> dict[str, Table]:
+        """Tables by name, from what was found on the runs there are; of runs that have nothing, nothing."""
+
+    def typed(self, values: Values) -> dict[Run, Result]:
+        """What the files of several runs say."""
+        return {
+            run: typed(self.result, found, f"{self.name} of {run[0]}, seed {run[1]}") for run, found in values.items()
+        }
+
+
+def as_found(result: Any) -> Any:
+    """A result as its file has it: what it has nothing for is left out."""
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        fields = {field: getattr(result, field.name) for field in dataclasses.fields(result)}
+        return {
+            field.name: as_found(value)
+            for field, value in fields.items()
+            if not (field.metadata == SINCE and (value is None or value == {}))
+        }
+    if isinstance(result, Mapping):
+        return {key: as_found(value) for key, value in result.items()}
+    return [as_found(value) for value in result] if isinstance(result, list | tuple) else result
+
+
+def check_split(data: DataSet, split: str | None) -> None:
+    """None is any split that there is."""
+    if split is not None and split not in data.splits:
+        raise StudyError(f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}")
+
+
+def batched(examples: list[Example], data: DataSet, size: int = BATCH) -> Iterator[Batch]:
+    return (collate(examples[start : start + size], data.widths) for start in range(0, len(examples), size))
+
+
+def write_measured(place: Path, measured: MeasureFile) -> None:
+    (place / FOLDER).mkdir(exist_ok=True)
+    write_dataclass(place / FOLDER / f"{measured.measure}.json", measured)
+
+
+def is_measured(place: Path, name: str) -> bool:
+    return (place / FOLDER / f"{name}.json").is_file()
+
+
+def read_measured(place: Path, name: str) -> MeasureFile | None:
+    """None if it was not taken yet."""
+    path = place / FOLDER / f"{name}.json"
+    return read_dataclass(MeasureFile, path) if path.is_file() else None
+
+
+# -- means and spreads over seeds, for tables --------------------------------------------------------------------------
+
+
+SPREADS = "Mean and spread (sample standard deviation) over seeds."
+
+
+def by_seed(study: Study, values: Mapping[Run, Result], arm: str) -> list[Result]:
+    """What was found on the runs of an arm, in the order of the seeds."""
+    return [values[arm, seed] for seed in study.seeds if (arm, seed) in values]
+
+
+def arms_in(study: Study, values: Mapping[Run, Any]) -> list[str]:
+    return [arm.name for arm in study.arms if by_seed(study, values, arm.name)]
+
+
+def names_in(mappings: Iterable[Mapping[str, Any]]) -> list[str]:
+    """All names that occur, in order of appearance."""
+    return list(dict.fromkeys(name for mapping in mappings for name in mapping))
+
+
+def mean_and_spread(values: Iterable[float | None]) -> tuple[float | None, float | None]:
+    """Of the values that are there."""
+    numbers = [float(value) for value in values if value is not None]
+    return mean(numbers), spread(numbers)
+
+
+class SeedRow(dict[str, Cell]):
+    """A row of a table to which means over seeds are added, each with its spread beside it."""
+
+    def add(self, key: str, values: Iterable[float | None]) -> None:
+        self[key], self[f"{key} spread"] = mean_and_spread(values)
+
+
+def spread_titles(rows: Iterable[Mapping[str, Cell]]) -> dict[str, str]:
+    return {key: "spread" for row in rows for key in row if key.endswith(" spread")}
+
+
+# -- other inputs, made ready as the study's own data was --------------------------------------------------------------
+
+
+USUAL_SIZE = 224
+"""Pixels of a side that picture encoders read, where one does not tell."""
+
+
+def raw_of(prepared: PreparedData, measure: str) -> DataSet:
+    """The set before it was encoded."""
+    if prepared.raw is None:
+        raise StudyError(
+            f"{prepared.data.name} came as features: the measure {measure!r} changes pictures and texts, and there are "
+            "none; run it on a set that is encoded"
+        )
+    return prepared.raw
+
+
+def encode_alike(data: DataSet, prepared: PreparedData) -> DataSet:
+    """Pictures and texts as features, in the scale of the study's own; the set may have some of its modalities only."""
+    encoders = {name: encoder for name, encoder in prepared.encoders.items() if name in data.modalities}
+    known = prepared.provenance.standardisation
+    if known is not None:
+        mean = {name: row for name, row in known.mean.items() if name in data.modalities}
+        known = Standardisation(mean=mean, std={name: known.std[name] for name in mean})
+    return prepare(data, encoders, standardised=known, store=prepared.places.store)[0]
+
+
+def only(data: DataSet, modalities: Sequence[str], examples: Sequence[Example]) -> DataSet:
+    """These examples, and of what they hold these modalities."""
+    kept = [
+        replace(each, content={name: each.content[name] for name in modalities if name in each.content})
+        for each in examples
+    ]
+    some: dict[str, Modality] = {name: data.modalities[name] for name in modalities}
+    return replace(data, splits={"read": kept}, modalities=some)
+
+
+def encoder_size(encoder: Encoder) -> int:
+    """The shorter side, in pixels, of the pictures that an encoder looks at."""
+    if isinstance(encoder, Patches):
+        return encoder.grid * SIDE
+    window = getattr(encoder.encoder if isinstance(encoder, PictureRegions) else encoder, "window", None)
+    return USUAL_SIZE if window is None else min(window)

@@ -1,0 +1,95 @@
+"""Figures that the paper publishes, to be shown beside ours. None of them was measured here.
+
+Means over three seeds on the paper's own evaluation splits, which are not all the official ones: VQA v2 holds out one
+question in ten of val2014, VCR scores its first 5,000 validation examples, and the SNLI-VE development set is smaller
+than the official one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from meq.options import nearest
+
+TITLE = "Mutual Equilibrium: Multimodal Representation Learning through Reciprocal Feedback"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperFigures:
+    """One row or column of a table of the paper."""
+
+    table: str
+    metric: str
+    values: Mapping[str, float]
+    """By arm, as fractions."""
+
+    def applies(self, split: str, metric: str) -> bool:
+        return split == "dev" and metric == self.metric
+
+    @property
+    def label(self) -> str:
+        return f'paper (published): figures of "{TITLE}", {self.table}, on its own evaluation split; not measured here.'
+
+
+def figures(name: str | None) -> PaperFigures | None:
+    """The figures of that name; None for a study that the paper has nothing to set beside."""
+    if name is None:
+        return None
+    if name not in PAPER:
+        raise ValueError(f"the paper has no figures called {name!r}: {nearest(name, PAPER)}")
+    return PAPER[name]
+
+
+def _fractions(table: str, metric: str, values: Mapping[str, float]) -> PaperFigures:
+    return PaperFigures(table=table, metric=metric, values=values)
+
+
+def _percent(table: str, metric: str, values: Mapping[str, float]) -> PaperFigures:
+    return _fractions(table, metric, {arm: round(value / 100, 4) for arm, value in values.items()})
+
+
+_MAIN, _ABLATION, _MODALITY = "its main results", "its component ablation", "its single-modality controls"
+_STATE, _SAFEGUARDS = "its state-design comparison", "its safeguards against the identity collapse"
+_BEST = "best attention"
+
+PAPER: Mapping[str, PaperFigures] = {
+    "main/hateful-memes": _fractions(_MAIN, "auroc", {"concat": 0.6873, _BEST: 0.7251, "meq": 0.7021}),
+    "main/vcr": _percent(_MAIN, "accuracy", {"concat": 56.38, _BEST: 62.09, "meq": 62.95}),
+    "main/vqa-v2": _percent(_MAIN, "soft accuracy", {"concat": 48.97, _BEST: 62.39, "meq": 63.33}),
+    "main/snli-ve": _percent(_MAIN, "accuracy", {"concat": 71.61, _BEST: 74.40, "meq": 75.15}),
+    "main/mosei": _percent(_MAIN, "Acc-7", {"concat": 54.79, _BEST: 54.74, "meq": 54.20}),
+    "main/cod10k": _fractions(
+        "its COD10K results",
+        "accuracy",
+        {"concat": 0.7495, "cross-attention": 0.7924, "self-attention": 0.7849, "low-rank": 0.7799, "meq": 0.7960},
+    ),
+    "ablation/vqa-v2": _percent(
+        _ABLATION,
+        "soft accuracy",
+        {"meq": 63.11, "no-gate": 62.57, "no-cross": 58.90, "no-self": 62.33, "one-step": 62.39},
+    ),
+    "mixer/snli-ve": _percent("its comparison of mixers", "accuracy", {"meq": 75.15, "meq-gmlp": 75.26}),
+    "modality/snli-ve": _percent(_MODALITY, "accuracy", {"meq": 75.15, "text-only": 70.42, "image-only": 33.85}),
+    "modality/hateful-memes": _fractions(
+        _MODALITY, "auroc", {"meq": 0.7080, "text-only": 0.6330, "image-only": 0.6526}
+    ),
+    "modality/mosei": _percent(_MODALITY, "Acc-7", {"meq": 54.70, "text-only": 53.97}),
+    "state/vqa-v2": _percent(_STATE, "soft accuracy", {"meq": 63.33, "single-state": 62.98, "feature-sum": 51.94}),
+    "state/hateful-memes": _fractions(
+        _STATE,
+        "auroc",
+        {"meq": 0.7094, "single-state": 0.7257, "single-state-model-matched": 0.7262, "feature-sum": 0.6905},
+    ),
+    "state/mosei": _percent(_STATE, "Acc-7", {"meq": 54.70, "single-state": 53.86, "feature-sum": 53.99}),
+    "collapse/vqa-v2": _percent(
+        _SAFEGUARDS,
+        "soft accuracy",
+        {"residual": 54.29, "gate-floor": 56.59, "cross-floor": 53.35, "no-residual": 63.33},
+    ),
+    "residual/snli-ve": _percent("its residual penalty", "accuracy", {"residual": 75.15, "no-residual": 75.06}),
+    "residual/vcr": _percent("its residual penalty", "accuracy", {"residual": 62.95, "no-residual": 60.49}),
+    "residual/mosei": _percent("its residual penalty", "Acc-7", {"residual": 54.20, "no-residual": 54.97}),
+    "residual/hateful-memes": _percent("its residual penalty", "auroc", {"residual": 70.21, "no-residual": 70.37}),
+}
+"""By study and data set; arms are named as our studies name them."""

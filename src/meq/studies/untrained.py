@@ -1,0 +1,232 @@
+"""The studies that train nothing: what the iteration costs, and the paper's descriptive tables.
+
+Data sets, encoders and hyperparameters are described from the code that uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from meq.data.contract import DataSet
+from meq.data.findings import DataError
+from meq.data.request import DATA_SETS, open_data
+from meq.encoders.catalogue import ENCODERS
+from meq.encoders.choice import default_encoders
+from meq.options import nearest
+from meq.records import alone, remove, write_bytes
+from meq.studies.settings import FULL, Setting
+from meq.studies.study import STUDY, TABLES, StudyError
+from meq.tables import FORMATS, Cell, Table, as_text
+from meq.training.arms import ARMS
+
+SPLITS = ("train", "dev", "test")
+NOT_HERE = "not here"
+PUBLISHED = "paper (published)"
+PAPER_COUNTS: Mapping[str, tuple[str, str]] = {
+    "snli-ve": ("533K / 9.6K / 9.6K", "3"),
+    "hateful-memes": ("8,500 / 500 / 1,000", "2"),
+    "vqa-v2": ("193K / 21K / -", "3,129"),
+    "vcr": ("212K / 26K / 25K", "4"),
+    "mosei": ("16K / 2K / 5K", "7"),
+}
+"""Train / val / test, and classes, as the paper gives them; none of them was counted here."""
+PAPER_ENCODERS: Mapping[str, str] = {
+    "snli-ve": "CLIP image; BERT-base",
+    "hateful-memes": "CLIP image; BERT-base",
+    "vqa-v2": "CLIP image; BERT-base",
+    "vcr": "CLIP image + RoI features; BERT-base",
+    "mosei": "COVAREP (audio), FACET (visual); BERT-base",
+}
+PRETRAINED_WIDTHS = {"clip": 768, "bert": 768, "wav2vec2": 768, "minilm": 384, "cnn": 1280}
+"""Numbers per token, known without loading the weights."""
+
+
+def datasets_table(roots: Mapping[str, Path] | None = None, settings: Mapping[str, Setting] = FULL) -> Table:
+    """What can be read and how much of it is here: generated sets always, others from the folders in `roots`."""
+    roots = roots or {}
+    for name in roots:
+        if name not in DATA_SETS:
+            raise DataError(f"there is no data set {name!r}: {nearest(name, DATA_SETS)}")
+    return Table.of(
+        "datasets: what is learned from",
+        [_data_row(name, roots.get(name), settings.get(name)) for name in DATA_SETS],
+        titles={
+            "data": "data set",
+            "paper_counts": f"{PUBLISHED}: train / val / test",
+            "paper_classes": "its classes",
+        },
+        notes=(
+            "Counted in the data that is here, with the options that studies use; a split without labels is not "
+            f"counted. {PUBLISHED}: not counted here; its splits are not all the official ones.",
+        ),
+    )
+
+
+def encoders_table(settings: Mapping[str, Setting] = FULL) -> Table:
+    """Which encoder reads which modality unless another is named, and what it is."""
+    return Table.of(
+        "encoders: who reads what",
+        [row for name, setting in settings.items() for row in _encoder_rows(name, setting)],
+        keys=("data", "modality", "encoder", "reads", "width", "what", "needs", "paper"),
+        titles={"data": "data set", "reads": "can read", "what": "what it is", "paper": PUBLISHED},
+        notes=("All encoders are frozen. Of a set that comes as features nothing is encoded.",),
+    )
+
+
+def hyperparameters_table(settings: Mapping[str, Setting] = FULL) -> Table:
+    """One column per data set, one row per hyperparameter, as training takes them."""
+    shown = {name: _hyperparameters(setting) for name, setting in settings.items()}
+    names = list(next(iter(shown.values()))) if shown else []
+    return Table.of(
+        "hyperparameters: what every arm is trained with",
+        [{"hyperparameter": name, **{data: values[name] for data, values in shown.items()}} for name in names],
+        keys=("hyperparameter", *shown),
+        titles={"hyperparameter": ""},
+        notes=(
+            "AdamW. sigma(d): a learned scalar through a sigmoid, for models that iterate; lambda_j, lambda_f and "
+            "probes belong to their objective. An arm may differ where its study says so.",
+        ),
+    )
+
+
+def _data_row(name: str, root: Path | None, setting: Setting | None) -> dict[str, Cell]:
+    data = _opened(name, root, {} if setting is None else setting.data.options)
+    row: dict[str, Cell] = {"data": name, "task": DATA_SETS[name].summary, "metric": DATA_SETS[name].metric}
+    if data is None:
+        row |= dict.fromkeys((*SPLITS, "classes"), NOT_HERE)
+    else:
+        row |= {split: len(data.splits[split]) if split in data.splits else "-" for split in SPLITS}
+        row["classes"] = len(data.labels) or "a number"
+    counts, classes = PAPER_COUNTS.get(name, (None, None))
+    return {**row, "paper_counts": counts, "paper_classes": classes}
+
+
+def _opened(name: str, root: Path | None, options: Mapping[str, Any]) -> DataSet | None:
+    """The data set; None where it is not here. A folder that is wrong is an error."""
+    if not DATA_SETS[name].embedded:
+        return None if root is None else open_data(name, root, **options)
+    try:
+        return open_data(name, root, **options)
+    except DataError:
+        if root is not None:
+            raise
+        return None  # it comes with a package that is not installed
+
+
+def _encoder_rows(name: str, setting: Setting) -> list[dict[str, Cell]]:
+    named = {modality: _named(encoder) for modality, encoder in setting.data.encoders.items()}
+    known = {**_built_in(setting), **named}
+    none: dict[str, Cell] = {"encoder": "none", "what": "features that come with the data", "needs": "nothing"}
+    modalities = [*known, *(each for each in setting.modalities if each not in known)]
+    rows: list[dict[str, Cell]] = [
+        {"data": name, "modality": modality, **known.get(modality, none)} for modality in modalities
+    ]
+    rows[0]["paper"] = PAPER_ENCODERS.get(name)
+    return rows
+
+
+def _named(encoder: str) -> dict[str, Cell]:
+    if encoder not in ENCODERS:
+        needs = "pip install 'meq[encoders]', and its weights"
+        return {"encoder": encoder, "what": "a model of transformers", "needs": needs}
+    entry = ENCODERS.get(encoder)
+    row: dict[str, Cell] = {"encoder": encoder, "reads": " or ".join(entry.classes)}
+    return {**row, "width": PRETRAINED_WIDTHS.get(encoder), "what": entry.summary, "needs": entry.needs}
+
+
+def _built_in(setting: Setting) -> dict[str, dict[str, Cell]]:
+    """What encodes the modalities of a generated set for which no encoder is named."""
+    config = setting.data
+    data = _opened(config.name, None, config.options) if config.name in DATA_SETS else None
+    if data is None or all(modality.width is not None for modality in data.modalities.values()):
+        return {}
+    rows: dict[str, dict[str, Cell]] = {}
+    for modality, encoder in default_encoders(data).items():
+        entry = ENCODERS.get(encoder.spec["encoder"])
+        rows[modality] = {"encoder": encoder.name, "reads": encoder.kind, "width": encoder.width}
+        rows[modality] |= {"what": entry.summary, "needs": entry.needs}
+    return rows
+
+
+def _hyperparameters(setting: Setting) -> dict[str, Cell]:
+    train = setting.train
+    return {
+        "learning rate": _short(train.learning_rate),
+        "epochs": _short(train.epochs),
+        "batch size": _short(train.batch_size),
+        "weight decay": _short(train.weight_decay),
+        "lambda_j": _short(setting.lambda_j),
+        "lambda_f": _short(setting.lambda_f),
+        "Hutchinson probes": _short(setting.probes),
+        "damping beta": "sigma(d)" if _option(setting, "damping") == "learned" else _short(_option(setting, "damping")),
+        "warmup": f"{train.warmup:.0%}",
+        "decay": train.decay,
+        "steps K": _short(_option(setting, "steps")),
+        "tolerance": _short(_option(setting, "tol")),
+        "width": _short(_option(setting, "dim")),
+        "heads": _short(_option(setting, "heads")),
+        "mixer": str(_option(setting, "mixer")),
+        "seeds": ", ".join(map(str, setting.seeds)),
+    }
+
+
+def _option(setting: Setting, name: str) -> Any:
+    """An option of the model: the setting's, else the model's own default."""
+    return setting.shape.get(name, ARMS["meq"].options[name].default)
+
+
+def _short(value: float) -> str:
+    """1e-4 for 0.0001, as papers write it."""
+    if value == 0 or abs(value) >= 1e-2:
+        return f"{value:g}"
+    mantissa, exponent = f"{value:e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+# -- the studies themselves --------------------------------------------------------------------------------------------
+
+COST = "cost"
+DESCRIPTIONS: Mapping[str, tuple[str, Callable[[], Table]]] = {
+    "datasets": ("Which data sets there are, with their sizes, beside the paper's.", datasets_table),
+    "hyperparameters": ("What each benchmark is trained with, from the settings that train it.", hyperparameters_table),
+    "encoders": ("Which encoder reads what.", encoders_table),
+}
+UNTRAINED: Mapping[str, str] = {
+    COST: "What does an iteration cost, in time, FLOPs and memory, beside single-pass arms of the same size?",
+    **{name: text for name, (text, _) in DESCRIPTIONS.items()},
+}
+
+
+def run_untrained(name: str, folder: Path | None = None, *, quick: bool = False, device: str | None = None) -> str:
+    """Measure or describe, and return the tables as text; they are written to the folder in every form."""
+    if name == COST:
+        from meq.studies.cost_study import cost_study, cost_tables, write_cost
+
+        folder = folder or Path("studies") / COST
+        with _held(folder):
+            if (folder / STUDY).exists():
+                raise StudyError(f"{folder} holds another study already: choose another folder for the study of costs")
+            report = cost_study(quick=quick, device=device)
+            write_cost(folder, report)
+        return "\n".join(as_text(table) for table in cost_tables(report, paper=not quick).values())
+    if name not in DESCRIPTIONS:
+        raise StudyError(f"there is no table {name!r}: {nearest(name, UNTRAINED)}")
+    if folder is None:
+        return as_text(DESCRIPTIONS[name][1]())
+    with _held(folder):
+        table = DESCRIPTIONS[name][1]()
+        for ending, render in FORMATS.items():
+            write_bytes(folder / f"{name}.{ending}", render(table).encode())
+    return as_text(table)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """The folder, made before anything is measured, for one process at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder, f"another process is at work in {folder}: wait until it has finished, or choose another folder"):
+        remove([*folder.glob(".*.writing"), *folder.glob(f"{TABLES}/.*.writing")])
+        yield

@@ -1,0 +1,120 @@
+"""The way from raw data to features that a model reads: encode what needs it, standardise what is to be.
+
+Training, studies, measures and trained runs all go this way, so that new data is treated as that of training was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from meq.data.contract import DataSet
+from meq.data.findings import Finding, Findings
+from meq.data.request import DataRequest
+from meq.data.table_files import is_table
+from meq.data.transforms import Standardisation, standardise
+from meq.encoders import Encoder
+from meq.encoders.choice import OFFLINE, check_request, encoders_by_kind, encoding_device, preferred_names
+from meq.encoders.encode import encode_and_count
+from meq.encoders.store import FeatureStore
+from meq.encoders.survey import Progress
+from meq.training.record import Provenance, RunRequest
+
+LISTED_ROWS = 5
+"""How many bad rows are named one by one."""
+
+
+def prepare(
+    raw: DataSet,
+    encoders: Mapping[str, Encoder],
+    *,
+    standardised: Standardisation | Collection[str] | None = None,
+    store: FeatureStore | Path | None = None,
+    findings: Findings | None = None,
+    progress: Progress | None = None,
+) -> tuple[DataSet, Standardisation | None]:
+    """Encode by modality, and standardise by known statistics or by those of the train split.
+
+    `standardised` is what training came to, or names the modalities to take statistics of; others stay as they are.
+    With a `store` the encoders' features are kept there. `findings` decides what a content that cannot be encoded does,
+    and is told of it.
+    """
+    if not encoders:
+        return _standardise(raw, standardised)
+    names = standardised.mean if isinstance(standardised, Standardisation) else standardised or ()
+    # Either order gives the same features. Numbers go first: encoded rows know their fingerprint without being read,
+    # as long as nothing changes them afterwards.
+    numbers_only = encoders.keys().isdisjoint(names)
+    data, statistics = _standardise(raw, standardised) if numbers_only else (raw, None)
+    findings = Findings() if findings is None else findings
+    encoded = encode_and_count(data, encoders, store=store, on_bad=findings.on_bad, progress=progress)
+    findings.kept += encoded.findings.kept
+    findings.counts.update(encoded.findings.counts)
+    return (encoded.data, statistics) if numbers_only else _standardise(encoded.data, standardised)
+
+
+def _standardise(
+    data: DataSet, standardised: Standardisation | Collection[str] | None
+) -> tuple[DataSet, Standardisation | None]:
+    if standardised is not None and not isinstance(standardised, Standardisation):
+        scaled = {name: modality for name, modality in data.modalities.items() if name in standardised}
+        standardised = standardise(replace(data, modalities=scaled))[1] if scaled else None
+    return (data, None) if standardised is None else (standardised.apply(data), standardised)
+
+
+def prepare_request(
+    request: DataRequest,
+    encoders: Mapping[str, str | None],
+    *,
+    store: Path | None = None,
+    skip_bad: bool = False,
+    standardised: bool = True,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = lambda words: None,
+    check: Callable[[DataSet], None] = lambda data: None,
+) -> tuple[DataSet, Provenance]:
+    """The data set that was asked for, read and encoded, and where its features come from.
+
+    `encoders` maps kinds of content to encoders' names. What has none of its own gets, in a table, an encoder whose
+    weights came with pip if it is installed, and otherwise the built-in one of its kind. Numbers that come with the
+    data are standardised by the train split; what encoders make is left as it is. `say` is told what is done. `check`
+    may refuse the data once it is read and before it is encoded.
+    """
+    check_request(request, encoders)
+    findings = Findings("skip" if skip_bad else "raise")
+    raw = request.open(findings)
+    check(raw)
+    asked = {kind: name for kind, name in encoders.items() if name is not None}
+    named = preferred_names(raw, encoders) if is_table(request.data) else asked
+    chosen = encoders_by_kind(raw, named, device=encoding_device())
+    if chosen:
+        say("encoders: " + ", ".join(f"{modality} by {encoder.name}" for modality, encoder in chosen.items()))
+        missing = [kind for kind in OFFLINE if kind in named and kind not in asked and named[kind] != OFFLINE[kind]]
+        if missing:
+            say(f"better encoders of {' and '.join(missing)} come with: pip install 'meq[offline]'")
+    numbers = [name for name, modality in raw.modalities.items() if modality.kind == "features"]
+    scaled = numbers if standardised else None
+    data, statistics = prepare(raw, chosen, standardised=scaled, store=store, findings=findings, progress=progress)
+    say_left_out(findings, say)
+    source = raw if statistics is None else statistics.apply(raw)
+    provenance = Provenance(
+        source_fingerprint=source.fingerprint() if chosen else None,
+        standardisation=statistics,
+        kinds={name: encoder.kind for name, encoder in chosen.items()},
+        specs={name: encoder.spec for name, encoder in chosen.items()},
+        request=RunRequest.of(request, named, store=store, skip_bad=skip_bad),
+    )
+    return data, provenance
+
+
+def say_left_out(findings: Findings | Sequence[Finding], say: Callable[[str], None]) -> None:
+    """How many rows were left out, and the first of them with their places."""
+    if not len(findings):
+        return
+    say(f"left out as bad: {len(findings):,}")
+    for finding in islice(findings, LISTED_ROWS):
+        say(f"  {finding}")
+    if len(findings) > LISTED_ROWS:
+        say(f"  and {len(findings) - LISTED_ROWS:,} more")

@@ -1,0 +1,97 @@
+"""What an update is made of: its examples, its random numbers and its learning rate.
+
+All of them depend on nothing but the seed, the step and the sample, whatever the number of processes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from meq.data.contract import Batch, DataSet, collate
+from meq.options import nearest
+from meq.training.config import DECAYS, TrainConfig
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python, NumPy and torch: for the model's initial weights, and for modules of a user's own."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global generator is what users' code draws from
+    torch.manual_seed(seed)
+
+
+def sample_seeds(seed: int, step: int, ids: Sequence[str]) -> Int[Tensor, " B"]:
+    """One seed per sample for dropout and probes: the same whoever shares the batch, and on however many processes."""
+    return torch.tensor([_hash(seed, step, name) for name in ids])
+
+
+def epoch_order(seed: int, epoch: int, size: int) -> list[int]:
+    """The shuffled order of one epoch."""
+    generator = torch.Generator().manual_seed(_hash(seed, epoch, "order"))
+    return torch.randperm(size, generator=generator).tolist()
+
+
+def _hash(*parts: object) -> int:
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 2  # room for small offsets below 2^63
+
+
+def examples_per_update(config: TrainConfig, processes: int) -> int:
+    return config.batch_size * processes * config.accumulate
+
+
+def update_batches(
+    data: DataSet, config: TrainConfig, accelerator: Accelerator, *, epoch: int, start: int
+) -> Iterator[list[Batch]]:
+    """The micro-batches of this process, for every update of an epoch from `start` on."""
+    size, world, rank = config.batch_size, accelerator.num_processes, accelerator.process_index
+    train, per_update = data.splits["train"], examples_per_update(config, world)
+    order = epoch_order(config.seed, epoch, len(train))
+    for position in range(start, len(train) // per_update):
+        update = order[position * per_update : (position + 1) * per_update]
+        micro = [update[(m * world + rank) * size :][:size] for m in range(config.accumulate)]
+        yield [collate([train[row] for row in rows], data.widths).to(accelerator.device) for rows in micro]
+
+
+def make_optimiser(model: nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
+    """Matrices decay; biases, norms, stand-ins and scalars (mixing, learned damping) do not."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=learning_rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """A linear warmup over the first share of all steps, then a decay to zero at the last: cosine, linear or none."""
+
+    total_steps: int
+    peak: float
+    warmup: float = 0.05
+    decay: str = "cosine"
+
+    def __post_init__(self) -> None:
+        if self.decay not in DECAYS:
+            raise ValueError(f"there is no decay {self.decay!r}: {nearest(self.decay, DECAYS)}")
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup must lie in [0, 1), got {self.warmup}")
+
+    def at(self, step: int) -> float:
+        """The learning rate of a step, counted from 0; a function of the step alone, so resuming needs no state."""
+        warm = round(self.warmup * self.total_steps)
+        if step < warm:
+            return self.peak * (step + 1) / warm
+        share = (step - warm) / max(1, self.total_steps - warm)
+        factor = {"cosine": 0.5 * (1 + math.cos(math.pi * share)), "linear": 1 - share, "constant": 1.0}[self.decay]
+        return self.peak * factor

@@ -1,0 +1,251 @@
+"""What the report of a run shows, as its templates ask for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meq.analysis.diagnosis import Diagnosis
+from meq.analysis.spectrum import radius_in_words
+from meq.analysis.tables import number, spread
+from meq.analysis.verdict import QUESTIONS, Verdict
+from meq.runs.evaluate import FARTHEST, NEAREST, REASONS, confusion_table, score_answers
+from meq.runs.load import RunFiles
+from meq.runs.showcase import Showcase, ShownExample, opened_picture
+from meq.studies import RunRecord
+from meq.tables import Column, Table
+from meq.viz.figures import RUN_FIGURES, drawings_of
+from meq.viz.report.document import Section, embedded, in_words, make_sections, thumbnail
+from meq.viz.run_figures import ReportedRun
+
+MODELS = {
+    "MutualEquilibrium": "a mutual equilibrium: every modality has a state of its own, and each step changes every "
+    "state by its input, by itself and by the other states, so that they come to agree",
+    "EquilibriumTree": "a tree of mutual equilibria: modalities come to agree in pairs, and what they agree on with "
+    "the next one",
+    "SingleState": "an equilibrium with one state for all modalities together",
+    "FeatureSum": "an equilibrium over the sum of the modalities' features",
+    "Concat": "a single pass that joins the pooled modalities, without any exchange before that",
+    "SelfAttention": "a single pass of self-attention over the tokens of all modalities",
+    "CrossAttention": "a single pass in which the modalities attend to each other",
+    "LowRankFusion": "a single pass that multiplies the modalities in a low-rank form",
+}
+TASKS = {
+    "classes": "one of several classes",
+    "labels": "any of several labels",
+    "choices": "one of several choices",
+    "score": "a number",
+    "ordinal": "one of several classes that have an order",
+}
+VERDICTS = {
+    "healthy": "the iteration settles, it has learned, every modality counts for the answers, and they are coupled",
+    "identity collapse": "a step changes nothing any more: the states stay where they began, and the small residual is "
+    "no agreement",
+    "fixed-point collapse": "every input ends in the same state, so the answer cannot depend on it",
+    "expansive": "the iteration moves away from what it should settle at",
+    "does not settle": "the iteration is not at rest within the steps that were allowed",
+    "nothing learned": "its answers are no better than always the same answer, or than chance",
+    "modalities not coupled": "the states do not listen to each other",
+    "no fault found, but not all was measured": "what was measured is in order, which is not yet healthy",
+    "modality ignored": "one of the inputs has no part in the answer",
+}
+NOT_SHOWN = ("encoders", "features", "truncated", "not encoded", "columns")
+"""Facts of a data set that are said elsewhere, or meant for programs."""
+LONGEST = 1200
+"""Letters of a text that are shown; a page of text would bury the rest."""
+
+
+def run_title(files: RunFiles) -> str:
+    record = files.record
+    name = record.arm or str(record.model["model"])
+    return f"{name} on {record.data.name}, seed {record.seed}"
+
+
+def run_sections(context: Mapping[str, Any], *, prefix: str = "") -> list[Section]:
+    """The sections of the page; `prefix` keeps the anchors apart where a page holds more than a run."""
+    seen: Showcase | None = context["showcase"]
+    titles = {
+        "scores": "Scores",
+        **({"steps": "The answer along the iteration"} if seen and seen.trajectory else {}),
+        **({"examples": "The worst and the best examples"} if seen and seen.examples else {}),
+        **({"diagnosis": "Diagnosis of the equilibrium"} if seen and seen.diagnosis else {}),
+        **{"training": "Training", "about": "What was run", "hashes": "Hashes"},
+    }
+    return make_sections("run.html", titles, context, about="run", prefix=prefix)
+
+
+def run_context(run: ReportedRun) -> dict[str, Any]:
+    """Everything that the sections of a run show."""
+    files, record, source = run.files, run.files.record, run.files.record.data.source_fingerprint
+    options = {key: value for key, value in record.model["options"].items() if key != "widths"}
+    found, task = files.hashes(), TASKS.get(files.head, files.head)
+    return {
+        "record": record,
+        "arm": record.arm,
+        "showcase": run.showcase,
+        "drawings": embedded(drawings_of(RUN_FIGURES, run)),
+        "kind": MODELS.get(str(record.model["model"]), f"a model of the class {record.model['model']}"),
+        "task": task.replace("several", str(len(files.labels))) if files.labels and files.head != "choices" else task,
+        "steps": files.steps,
+        "outcome": ", ".join(
+            f"{scores[record.metric]:.4g} on {split}"
+            for split, scores in record.metrics.items()
+            if record.metric in scores
+        ),
+        "scores": _scores(record),
+        "confusions": {split: _confusions(files, split) for split in record.predictions},
+        "data": _data(record, files.labels),
+        "options": ", ".join(f"{key} {in_words(value)}" for key, value in options.items()),
+        "duration": _duration(record.wall_seconds),
+        "hashes": [
+            *([each.what, each.file, each.sha256, each.verdict] for each in found),
+            ["features, ids and targets", "", record.data.fingerprint, ""],
+            *([["data before encoding", "", source, ""]] if source is not None else []),
+        ],
+        "changed": [each.file for each in found if each.verdict.startswith("NOT")],
+        **(_seen(run.showcase) if run.showcase is not None else {}),
+    }
+
+
+def _diagnosis(found: Diagnosis, *, split: str) -> dict[str, Any]:
+    """The verdict, the questions behind it with their answers, and every number with what it means."""
+    return {
+        "verdict": found.verdict.value,
+        "healthy": found.verdict is Verdict.HEALTHY,
+        "meaning": VERDICTS.get(found.verdict.value, ""),
+        "evidence": found.evidence,
+        "findings": [[QUESTIONS[name] + "?", each.answer, each.words] for name, each in found.findings.items()],
+        "numbers": _numbers(found),
+        "measured": len(found.radius),
+        "samples": found.samples,
+        "split": split,
+    }
+
+
+def _seen(found: Showcase) -> dict[str, Any]:
+    """What was seen of the run by looking at its model."""
+    trajectory = found.trajectory
+    made: dict[str, Any] = {
+        "method": next((each.explanation.method for each in found.examples if each.explanation), None),
+        "examples": {
+            reason: shown
+            for reason in REASONS
+            if (shown := [_example(each) for each in found.examples if each.reason == reason])
+        },
+        "diagnosis": None if found.diagnosis is None else _diagnosis(found.diagnosis, split=found.origin.split),
+    }
+    if trajectory is not None:
+        at = trajectory.steps.index(trajectory.read) if trajectory.read in trajectory.steps else None
+        made["flips"] = 0 if at is None else trajectory.flips[at]
+        made["drift"] = ", ".join(f"{name} {number(value)}" for name, value in trajectory.drift.items())
+    return made
+
+
+def _scores(record: RunRecord) -> Table:
+    names = list(dict.fromkeys(name for found in record.metrics.values() for name in found))
+    chosen = record.selected
+    weights = f"the best by {chosen.metric} on {chosen.split}" if chosen.by == "best" else "the last"
+    return Table(
+        title="Scores of the kept weights",
+        columns=tuple(Column(key=name, title=name) for name in ("split", "examples", *names)),
+        rows=tuple(
+            (split, record.data.splits.get(split), *(found.get(name) for name in names))
+            for split, found in record.metrics.items()
+        ),
+        notes=(f"Weights: epoch {chosen.epoch}, {weights}. Loss: the task's alone, without penalties.",),
+    )
+
+
+def _confusions(files: RunFiles, split: str) -> dict[str, Any] | None:
+    """Which classes are taken for which; None where the stored answers are not there."""
+    predictions = files.predictions(split)
+    if predictions is None:
+        return None
+    scored = score_answers(predictions, files.head)
+    table = confusion_table(scored, files.labels, split=split) if files.labels else None
+    return {"table": table, "lost": scored.lost}
+
+
+def _data(record: RunRecord, labels: Sequence[str]) -> list[tuple[str, str]]:
+    data = record.data
+    found = [
+        ("data set", data.name),
+        ("examples", ", ".join(f"{name} {count:,}" for name, count in data.splits.items())),
+    ]
+    if labels:
+        shown = ", ".join(labels[:12]) + (f" and {len(labels) - 12:,} more" if len(labels) > 12 else "")
+        found.append(("labels" if record.objective.task != "score" else "answers with", shown))
+    for name, width in record.model["options"].get("widths", {}).items():
+        encoder = data.encoders.get(name)
+        words = (
+            f"comes as numbers, {width} per token"
+            if encoder is None
+            else f"encoded by {encoder.name}, revision {encoder.revision}, {width} numbers per token"
+        )
+        found.append((f"modality {name}", words))
+    told = {key: value for key, value in data.facts.items() if key not in NOT_SHOWN and key not in data.splits}
+    return found + [(key, in_words(value)) for key, value in told.items() if value not in (None, {})]
+
+
+def _example(example: ShownExample) -> dict[str, Any]:
+    """What is asked and what was answered; the pictures where they are not in a figure."""
+    is_number = example.reason in (FARTHEST, NEAREST)
+    bare = example.pictures.items() if example.explanation is None else ()
+    return {
+        "id": example.id,
+        "texts": [text if len(text) <= LONGEST else f"{text[:LONGEST]} …" for text in example.texts.values()],
+        "truth": example.truth,
+        "answer": example.answer,
+        "sure": "" if math.isnan(example.confidence) else f", with probability {example.confidence:.3f}",
+        "right": None if is_number else example.answer == example.truth,
+        "course": "" if is_number else _course(example),
+        "pictures": [thumbnail(opened_picture(kept), f"The {name} of example {example.id}") for name, kept in bare],
+    }
+
+
+def _course(example: ShownExample) -> str:
+    """How the answer came about, where it changed on the way, and what each modality adds to it."""
+    found = example.explained()
+    if found is None:
+        return ""
+    words = ""
+    if found.head != "score":
+        said = [found.said(row) for row in range(len(found.steps))]
+        turns = [row for row in range(1, len(said)) if said[row] != said[row - 1]]
+        changes = ", ".join(f"{said[row]} from k = {found.steps[row]} on" for row in turns)
+        words = f" At the start {said[0]}, {changes}." if turns else " The same at every step that was looked at."
+        words += "" if found.stopped is None else f" The iteration diverged after step {found.stopped}."
+    return words + (f" {found.shares_in_words}." if found.shares_in_words else "")
+
+
+def _numbers(found: Diagnosis) -> list[tuple[str, str, str]]:
+    steps = found.further_steps
+    settled = "already there" if bool((steps == 0).all()) else spread(steps)
+    rows = [
+        ("spectral radius, undamped", radius_in_words(found.radius, *found.radius_bounds),
+         "below 1: the map itself would settle nearby"),
+        ("spectral radius, as iterated", spread(found.damped_radius), "below 1: what is iterated settles; the "
+         "distance to 1 is its pace"),
+        ("|J|, rms singular value", spread(found.statistic), "size of the Jacobian: 1 for a step that changes "
+         "nothing; the penalty holds it in a range"),
+        ("residual at the read state", spread(found.residual), "relative length of one more whole step; the "
+         "largest modality"),
+        (f"further steps to {found.tol:g}", settled, "predicted from pace and residual"),
+        ("steps until at rest", spread(found.settling_steps), "measured, by going on"),
+    ]  # fmt: skip
+    by_modality = (
+        ("cross/self, {}", found.cross_self, "how much its update listens to the others, over itself"),
+        ("mean gate, {}", found.gates, "share of a proposed change that is taken"),
+        ("answer moved by {}", found.answer, "change of the logits when this input changes by its size"),
+    )
+    for what, values, meaning in by_modality:
+        rows += [(what.format(name), spread(each), meaning) for name, each in values.items()]
+    differ = "between samples, relative; 0: all inputs end in one state"
+    return [*rows, ("states differ by", number(found.spread), differ)]
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -1,0 +1,32 @@
+"""meq demo, at a size of seconds."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from studies.shrinking import shrunk
+from typer.testing import CliRunner
+
+from meq.cli import app
+from meq.studies import make_study, verify
+
+
+def test_the_demonstration_ends_in_tables_a_diagnosis_and_a_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tiny(*asked: Any, quick: bool) -> Any:
+        return shrunk(make_study(*asked, quick=quick), seeds=(42,))
+
+    monkeypatch.setattr(import_module("meq.studies.recipes"), "make_study", tiny)
+    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "demo")])
+    assert done.exit_code == 0, done.output
+    assert "demo-scenes-quick: meq read at step k" in done.output
+    assert "spectral radius of the undamped map" in done.output
+    report = tmp_path / "demo-report.html"
+    assert str(report) in done.output
+    assert report.stat().st_size > 100_000
+    assert (tmp_path / "demo-scenes.png").is_file()
+    assert verify(tmp_path / "demo").ok

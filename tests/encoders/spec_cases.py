@@ -1,0 +1,30 @@
+"""Cases for `test_specs.py`, run in a fresh interpreter."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from meq.encoders import EncoderError
+
+
+def a_run_answers_once_the_module_is_imported(run: str, table: str, answers: str) -> None:
+    from meq.runs import load_run
+
+    with pytest.raises(EncoderError, match=r"'letters' is not registered here: import the module 'encoders.letters'"):
+        load_run(run).predict_table(table)
+    import encoders.letters  # noqa: F401
+
+    load_run(run).predict_table(table).save(answers)
+
+
+def names_need_no_torch() -> None:
+    import meq.encoders.catalogue
+    import meq.encoders.choice
+
+    assert "patches" in meq.encoders.catalogue.ENCODERS
+    assert "minilm" in meq.encoders.catalogue.names_for("text")
+    assert meq.encoders.choice.offline_is_installed("text") in (True, False)
+    heavy = {"torch", "transformers", "PIL"} & set(sys.modules)
+    assert not heavy, heavy

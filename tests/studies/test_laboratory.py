@@ -1,0 +1,195 @@
+"""Every study of the paper runs, here at a size of seconds; what it compares is what it says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+from studies.shrinking import SIZES, shrunk
+
+from meq.data.request import DataRequest
+from meq.studies import Study, StudyError, make_study, make_tables, read_study, records_of, run_study, verify
+from meq.studies.build import Places, build_model, prepare_data, sized_options
+from meq.studies.measures import measured_of
+from meq.studies.recipes import STUDIES, describe
+from meq.studies.settings import FULL, QUICK, setting_for
+from meq.studies.study import study_text
+
+QUIET = Console(quiet=True)
+WITH_OWN_DATA = ("tree-order",)
+"""Needs three modalities, which the embedded set does not have."""
+
+
+@pytest.mark.parametrize("name", [name for name in STUDIES if name not in WITH_OWN_DATA])
+def test_every_study_runs_on_the_embedded_set_and_verifies(name: str, tmp_path: Path) -> None:
+    study = shrunk(make_study(name, "scenes", quick=True))
+    records = run_study(study, tmp_path / "study", console=QUIET)
+    assert len(records) == len(study.arms)
+    assert all(record.scored for record in records), [record.error for record in records]
+    found = verify(tmp_path / "study")
+    assert found.ok, found.faults
+    tables = make_tables(study, records_of(tmp_path / "study", study), measured_of(tmp_path / "study", study))
+    assert {"dev-accuracy", "test-accuracy", "runs"} <= tables.keys()
+    for measure, values in measured_of(tmp_path / "study", study).items():
+        assert values, f"{measure} found nothing"
+
+
+@pytest.fixture
+def sentiment_table(tmp_path: Path) -> DataRequest:
+    """Three modalities, one vector each."""
+    generator = np.random.default_rng(0)
+    columns = {
+        name: generator.normal(size=(60, width)).tolist() for name, width in (("face", 5), ("voice", 4), ("words", 6))
+    }
+    labels = [f"{value > 0}" for value in np.array(columns["words"])[:, 0]]
+    path = tmp_path / "clips.parquet"
+    pq.write_table(pa.table({**columns, "feeling": labels}), path)
+    return DataRequest(data=str(path), vectors=("face", "voice", "words"), label="feeling")
+
+
+def test_merge_orders_of_a_table_of_three_modalities_are_compared_with_the_graph(
+    sentiment_table: DataRequest, tmp_path: Path
+) -> None:
+    study = shrunk(make_study("tree-order", sentiment_table, quick=True), seeds=(0, 1))
+    places = Places(data=Path(sentiment_table.data))
+    run_study(study, tmp_path / "study", places=places, console=QUIET)
+    assert verify(tmp_path / "study").ok
+    orders = {arm.name: arm.options.get("order") for arm in study.arms}
+    assert orders["tree-words-last"] == [["face", "voice"], "words"]
+    assert orders["tree-random-order"] == "random"
+    data = prepare_data(study.data, places).data
+    drawn = {
+        str(build_model(study, study.arm("tree-random-order"), data, seed).to_config()["options"]["order"])
+        for seed in range(8)
+    }
+    assert len(drawn) > 1, "the order is drawn by the seed"
+
+
+@pytest.mark.parametrize("name", ["main", "ablation", "modality", "safeguards"])
+def test_a_users_table_can_be_studied(name: str, sentiment_table: DataRequest, tmp_path: Path) -> None:
+    study = shrunk(make_study(name, sentiment_table, quick=True))
+    places = Places(data=Path(sentiment_table.data))
+    run_study(study, tmp_path / "study", places=places, console=QUIET)
+    assert verify(tmp_path / "study").ok
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "quick"),
+    [
+        (name, data, quick)
+        for name, recipe in STUDIES.items()
+        for data in recipe.on
+        if data != "table"
+        for quick in (0, 1)
+    ],
+)
+def test_every_study_can_be_made_for_every_data_set_it_names(name: str, data: str, quick: int, tmp_path: Path) -> None:
+    if name == "tree-order" and data != "mosei":
+        return
+    study = make_study(name, data, quick=bool(quick))
+    (tmp_path / "study.json").write_text(study_text(study))
+    assert read_study(tmp_path) == study
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_says_its_command_its_duration_and_what_to_expect(name: str) -> None:
+    said = describe(name)
+    assert f"Command: meq study run {name} " in said
+    assert "Duration: " in said
+    assert "Expect: " in said
+
+
+# -- fairness ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def main_and_data() -> tuple[Study, Any]:
+    study = make_study("main", "scenes", quick=True)
+    study = replace(study, data=replace(study.data, options=SIZES))
+    return study, prepare_data(study.data).data
+
+
+def test_the_arms_of_the_main_study_have_the_same_number_of_parameters(main_and_data: tuple[Study, Any]) -> None:
+    study, data = main_and_data
+    counts = {arm.name: build_model(study, arm, data, 0).count_parameters() for arm in study.arms}
+    for name in ("concat", "self-attention", "cross-attention"):
+        assert counts[name] == pytest.approx(counts["meq"], rel=0.01)
+
+
+def test_the_compute_matched_arm_has_the_flops_of_all_steps(main_and_data: tuple[Study, Any]) -> None:
+    study, data = main_and_data
+    arm = study.arm("self-attention-compute-matched")
+    assert sized_options(study, arm, data)["depth"] > 2
+
+
+def test_the_paper_s_hyperparameters_are_the_defaults() -> None:
+    """The table "Training hyperparameters", spot by spot."""
+    rates = {name: FULL[name].train.learning_rate for name in ("snli-ve", "hateful-memes", "vcr", "mosei", "vqa-v2")}
+    assert rates == {"snli-ve": 1e-4, "hateful-memes": 1e-4, "vcr": 1e-4, "mosei": 2e-5, "vqa-v2": 1e-4}
+    assert [FULL[name].train.epochs for name in rates] == [10, 10, 15, 8, 10]
+    assert [FULL[name].train.batch_size for name in rates] == [32, 32, 8, 32, 32]
+    assert [FULL[name].train.weight_decay for name in rates] == [0.01, 0.01, 0.01, 1e-4, 0.01]
+    assert [FULL[name].lambda_j for name in rates] == [0.5] * 5
+    assert [FULL[name].lambda_f for name in rates] == [0.3, 0.3, 0.3, 0.3, 0]
+    assert [FULL[name].probes for name in rates] == [5, 1, 1, 5, 1]
+    assert [FULL[name].shape["damping"] for name in rates] == ["learned", 0.5, 0.5, "learned", 0.5]
+    assert all(FULL[name].shape["dim"] == 768 and FULL[name].shape["steps"] == 10 for name in rates)
+
+
+def test_cod10k_has_the_paper_s_learning_rates() -> None:
+    study = make_study("cod10k", "cod10k")
+    rates = {arm.name: study.config(arm.name, 42).learning_rate for arm in study.arms}
+    slow, fast = 3e-5, 1e-4
+    assert rates == {"concat": slow, "meq": slow, "cross-attention": fast, "self-attention": fast, "low-rank": fast}
+
+
+def test_every_arm_gets_the_same_number_of_learning_rates() -> None:
+    study = make_study("main", "scenes", quick=True, rates=3)
+    assert len(study.arms) == 15
+    tried = {name: [study.config(arm, 42).learning_rate for arm in members] for name, members in study.groups.items()}
+    assert len({tuple(rates) for name, rates in tried.items() if name != "best attention"}) == 1
+    assert len(tried["best attention"]) == 6
+    with pytest.raises(StudyError, match="1 to 5 learning rates"):
+        make_study("main", "scenes", rates=9)
+    with pytest.raises(StudyError, match="takes values from one arm into another"):
+        make_study("safeguards", "scenes", rates=2)
+
+
+def test_the_cross_floor_of_a_seed_is_what_the_run_without_penalty_reached(tmp_path: Path) -> None:
+    study = shrunk(make_study("safeguards", "scenes", quick=True))
+    assert study.needs("cross-floor", 0) == ("no-residual", 0)
+    assert study.needs("gate-floor", 0) is None
+    run_study(study, tmp_path, console=QUIET)
+    reached = measured_of(tmp_path, study)["coupling"]["no-residual", 0]["blocks"]
+    penalties = records_of(tmp_path, study)["cross-floor", 0].objective.penalties
+    assert any(f"'image<-text': {reached['image<-text']!r}" in each for each in penalties)
+    assert not any("'image<-image'" in each for each in penalties)
+
+
+def test_a_blank_modality_is_zero_and_the_record_says_so(tmp_path: Path) -> None:
+    study = shrunk(make_study("modality", "scenes", quick=True))
+    assert {arm.name: arm.blank for arm in study.arms if arm.blank} == {
+        "image-only": ("text",),
+        "text-only": ("image",),
+        "concat-image-only": ("text",),
+        "concat-text-only": ("image",),
+    }
+    prepared = prepare_data(study.data)
+    example = prepared.seen_by(study.arm("text-only")).splits["dev"][0]
+    assert not example.content["image"].any()
+    assert example.content["text"].any()
+
+
+def test_settings_take_options_and_refuse_what_they_do_not_know() -> None:
+    found = setting_for(DataRequest(data="scenes", options={"train": 9}), quick=True, seeds=[1])
+    assert found.data.options == {"train": 9}
+    assert found.seeds == (1,)
+    with pytest.raises(StudyError, match="did you mean 'scenes'"):
+        setting_for("scene")
+    assert QUICK.keys() == FULL.keys()
