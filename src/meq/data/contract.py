@@ -181,6 +181,13 @@ class DataSet:
     """Further metrics that are reported, never selected by."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """How it was made, options and choices; part of every record."""
+    answering: Sequence[str] = ()
+    """With the head "tokens": the modalities whose tokens answer. An example's target then is a row of whole numbers,
+    one per token of these modalities, one modality after the other; -1 where no answer is asked for."""
+
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        """Examples of this set as a batch, see `collate`."""
+        return collate(examples, self.widths, self.answering)
 
     @property
     def widths(self) -> dict[str, int]:
@@ -233,10 +240,11 @@ def tensors_of(content: Content | None) -> tuple[Tensor, ...]:
     return tuple(x for x in (content if isinstance(content, tuple) else (content,)) if isinstance(x, Tensor))
 
 
-def collate(examples: Sequence[Example], widths: Mapping[str, int]) -> Batch:
+def collate(examples: Sequence[Example], widths: Mapping[str, int], answering: Sequence[str] = ()) -> Batch:
     """Pad and stack. A modality that nobody in the batch has stays out; a mask is made only where one is needed.
 
-    Features per choice become (B A N W), with masks (B A N).
+    Features per choice become (B A N W), with masks (B A N). Targets per token, of the modalities `answering`, are
+    padded as the tokens are, with -1.
     """
     import torch
 
@@ -249,7 +257,11 @@ def collate(examples: Sequence[Example], widths: Mapping[str, int]) -> Batch:
         features[name], real = padded
         if not bool(real.all()):
             masks[name] = real
-    target = torch.stack([_target(example) for example in examples])
+    targets = [_target(example) for example in examples]
+    if answering and any(target.ndim for target in targets):  # examples to be predicted have a zero instead
+        lengths = {name: features[name].shape[1] if name in features else 1 for name in answering}
+        targets = [_padded_answers(example, widths, lengths) for example in examples]
+    target = torch.stack(targets)
     return Batch(ids=[example.id for example in examples], features=features, masks=masks, target=target)
 
 
@@ -295,6 +307,23 @@ def _as_tokens(x: Any, name: str, width: int, example: Example) -> Tensor:
             f"example {example.id!r}: {name!r} has shape {tuple(x.shape)}, expected (N, {width}) or ({width},)"
         )
     return x[None] if x.ndim == 1 else x
+
+
+def _padded_answers(example: Example, widths: Mapping[str, int], lengths: Mapping[str, int]) -> Tensor:
+    """An example's answers per token, every modality filled up to its length in the batch."""
+    import torch
+
+    target = _target(example)
+    counts = {name: len(_tokens(example, name, widths[name], 1)[0]) for name in lengths}
+    if target.shape != (sum(counts.values()),) or target.is_floating_point():
+        tokens = " and ".join(f"{count} of {name!r}" for name, count in counts.items())
+        raise ValueError(
+            f"example {example.id!r}: its target is {target.dtype} of shape {tuple(target.shape)}, and it has {tokens} "
+            "tokens: give one whole number per token, -1 where no answer is asked for"
+        )
+    parts = target.split(list(counts.values()))
+    rows = zip(parts, lengths.values(), strict=True)
+    return torch.cat([torch.nn.functional.pad(part, (0, length - len(part)), value=-1) for part, length in rows])
 
 
 def _target(example: Example) -> Tensor:

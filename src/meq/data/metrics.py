@@ -68,6 +68,23 @@ def _accuracy(logits: Tensor, target: Tensor) -> float:
 ACCURACY = register_metric("accuracy")(_accuracy)
 
 
+def _token_accuracy(logits: Tensor, target: Tensor) -> float:
+    """The share of right answers among all tokens that are asked, (logits N T C, targets N T); negative: not asked."""
+    asked = target >= 0
+    return (logits.argmax(-1) == target)[asked].double().mean().item()
+
+
+def _whole_accuracy(logits: Tensor, target: Tensor) -> float:
+    """The share of examples all of whose tokens answer right; an example that is asked nothing is left out."""
+    asked = target >= 0
+    right = ((logits.argmax(-1) == target) | ~asked).all(1)
+    return right[asked.any(1)].double().mean().item()
+
+
+TOKEN_ACCURACY = register_metric("token accuracy")(_token_accuracy)
+WHOLE_ACCURACY = register_metric("whole accuracy")(_whole_accuracy)
+
+
 def _auroc(logits: Tensor, target: Tensor) -> float:
     """P(score of a positive > score of a negative), ties one half; by ranks, exact.
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from meq.core.operator import Operator
 from meq.core.solution import Solution
-from meq.core.state import Masks, State
+from meq.core.state import Masks, State, token_mask
 from meq.models.admit import Features, TokenMasks, admit, as_tensors, drop_modalities
 from meq.models.blocks import keep_masks
 from meq.models.heads import make_head
@@ -25,14 +26,19 @@ from meq.options import nearest, real_number, whole_number
 class Output:
     """What a model returns."""
 
-    logits: Float[Tensor, "B C"] | None
-    """The head's answer; None for a model without classes."""
+    logits: Float[Tensor, "B C"] | Float[Tensor, "B N C"] | None
+    """The head's answer; None for a model without classes. With head="tokens" one per token: those of the modalities
+    that answer, one modality after the other, zeros where there is none."""
     pooled: dict[str, Float[Tensor, "R D"]]
     """One vector per state, to go on with in a network of one's own; for multiple choice a row per choice."""
     solution: Solution | None = None
     """How the iteration went; None for a model that does not iterate."""
     branches: dict[str, Solution] = field(default_factory=dict)
     """The solutions of the inner nodes of a tree."""
+    answered: Bool[Tensor, "B N"] | None = None
+    """With head="tokens": which of the answers belong to real tokens."""
+    along: tuple[Tensor, ...] = ()
+    """Logits of steps before the one that is read, in order, where training supervises several."""
 
     def __repr__(self) -> str:
         """Three lines: the answer, the states, how the iteration went."""
@@ -58,8 +64,11 @@ class FusionModel(Saveable, nn.Module):
     """Features of several modalities in, logits and states out.
 
     `head_kind` is a key of `meq.models.heads.HEADS`; with `classes=None` there is no head. A subclass says how features
-    become states (`fuse`), and may say how states become a summary (`summary`).
+    become states (`fuse`), and may say how states become a summary (`summary`, `token_summary`).
     """
+
+    has_token_states = True
+    """Whether every token has a state of its own that has met the other modalities."""
 
     def __init__(
         self,
@@ -71,6 +80,7 @@ class FusionModel(Saveable, nn.Module):
         head: str = "classes",
         head_width: int = 1024,
         modality_dropout: float = 0.0,
+        answering: Sequence[str] | None = None,
     ) -> None:
         super().__init__()
         _check_names(widths)
@@ -81,8 +91,11 @@ class FusionModel(Saveable, nn.Module):
         real_number("modality_dropout", modality_dropout, wanted="must lie in [0, 1)", low=0.0, high=1.0)
         self.widths, self.classes, self.dim = dict(widths), classes, dim
         self.head_kind, self.modality_dropout = head, modality_dropout
+        self.answering = self._checked_answering(answering)
+        """The modalities whose tokens answer, in order; empty but for head="tokens"."""
         self.pool: PooledReadout = make_readout(readout, self.state_names, dim, heads)
-        self.head = None if classes is None else make_head(head, self.summary_width, classes, head_width)
+        width = self.token_width if head == "tokens" else self.summary_width
+        self.head = None if classes is None else make_head(head, width, classes, head_width)
 
     def forward(
         self,
@@ -90,16 +103,23 @@ class FusionModel(Saveable, nn.Module):
         masks: Mapping[str, Tensor] | None = None,
         *,
         seeds: Int[Tensor, " B"] | None = None,
+        steps: int | None = None,
     ) -> Output:
         """`features` maps modalities to tokens (B N W) or vectors (B W), `masks` to what is real in them.
 
         A modality may be left out, for the batch (no key) or for a sample (a mask of False). With `seeds` each sample
         draws its dropout from its own generator. For multiple choice, modalities with one more axis (B A N W) hold a
         value per choice. NumPy arrays and lists become tensors of the model's dtype; a tensor of another is an error.
+        `steps` reads a model that iterates at this step instead of its own K.
         """
-        if self.head_kind == "choices":
-            return self._score_choices(features, masks, seeds)
-        return self._answer(features, masks, seeds)
+        with nullcontext() if steps is None else self.read_at(steps):
+            if self.head_kind == "choices":
+                return self._score_choices(features, masks, seeds)
+            return self._answer(features, masks, seeds)
+
+    def read_at(self, steps: int) -> AbstractContextManager[None]:
+        """Within it, a model that iterates is read at this step instead of its own K."""
+        raise ValueError(f"{type(self).__name__} does not iterate: there is no step {steps!r:.20} to read it at")
 
     @property
     def state_names(self) -> list[str]:
@@ -123,10 +143,20 @@ class FusionModel(Saveable, nn.Module):
         """What the head sees of the pooled states."""
         return torch.cat(list(pooled.values()), dim=-1)
 
+    @property
+    def token_width(self) -> int:
+        return self.dim
+
+    def token_summary(self, tokens: Float[Tensor, "B N D"], pooled: dict[str, Tensor]) -> Float[Tensor, "B N S"]:
+        """What the head sees of each token of a modality, beside the pooled states: its state."""
+        return tokens
+
     def read(self, state: State, masks: Masks) -> Tensor:
         """The logits of any state along the way, so that trajectories need no knowledge of the model's insides."""
         if self.head is None:
             raise ValueError("this model was built with classes=None: it has no head to read with")
+        if self.head_kind == "tokens":
+            return self._read_tokens(state, masks, self.pool(state, masks))[0]
         return self.head(self.summary(self.pool(state, masks)))
 
     def gates(self, solution: Solution) -> dict[str, Float[Tensor, " B"]]:
@@ -152,8 +182,48 @@ class FusionModel(Saveable, nn.Module):
             tokens, real = drop_modalities(tokens, real, kept == 0)
         fused = self.fuse(tokens, real, seeds)
         pooled = self.pool(fused.state, fused.masks)
-        logits = None if self.head is None else self.head(self.summary(pooled))
-        return Output(logits, pooled, fused.solution, fused.branches)
+        logits = answered = None
+        if self.head is not None and self.head_kind == "tokens":
+            logits, answered = self._read_tokens(fused.state, fused.masks, pooled)
+        elif self.head is not None:
+            logits = self.head(self.summary(pooled))
+        return Output(logits, pooled, fused.solution, fused.branches, answered, self._read_along(fused))
+
+    def _read_along(self, fused: FusedState) -> tuple[Tensor, ...]:
+        """Logits of the steps that are supervised besides the last; a model that does not iterate has none."""
+        return ()
+
+    def _read_tokens(
+        self, state: State, masks: Masks, pooled: dict[str, Tensor]
+    ) -> tuple[Float[Tensor, "B N C"], Bool[Tensor, "B N"]]:
+        """An answer per token, and which tokens are real."""
+        assert self.head is not None
+        seen = torch.cat([self.token_summary(state[name], pooled) for name in self.answering], dim=1)
+        real = torch.cat([token_mask(masks.get(name), state[name]) for name in self.answering], dim=1)
+        return self.head(seen).masked_fill(~real[..., None], 0), real
+
+    def _checked_answering(self, asked: Sequence[str] | None) -> tuple[str, ...]:
+        if self.head_kind != "tokens":
+            if asked:
+                raise ValueError(f"answering={asked!r} belongs to head='tokens', and the head is {self.head_kind!r}")
+            return ()
+        if not self.has_token_states:
+            raise ValueError(
+                f"{type(self).__name__} fuses one vector per modality, so its tokens have no answer of their own: "
+                "head='tokens' needs a state per token, as MutualEquilibrium with attention or SelfAttention has"
+            )
+        if isinstance(asked, str):
+            raise TypeError(f"answering must be names of modalities such as ('image', 'text'), got {asked!r}")
+        kept = [name for name in self.widths if name in self.state_names]
+        names = tuple(kept if asked is None else asked)
+        for name in names:
+            if name not in self.widths:
+                raise ValueError(f"answering has the unknown modality {name!r}: {nearest(name, self.widths)}")
+            if name not in kept:
+                raise ValueError(f"{name!r} cannot answer: the states that are read are {', '.join(self.state_names)}")
+        if not names or len(set(names)) < len(names):
+            raise ValueError(f"answering must name modalities, each once; got {list(names)}")
+        return names
 
     @property
     def _like(self) -> Tensor | None:
@@ -184,7 +254,8 @@ class FusionModel(Saveable, nn.Module):
         output = self._answer(features, masks, seeds)
         if output.logits is None:
             return output
-        return replace(output, logits=output.logits.unflatten(0, (-1, choices))[..., 0])
+        logits, *along = (x.unflatten(0, (-1, choices))[..., 0] for x in (output.logits, *output.along))
+        return replace(output, logits=logits, along=tuple(along))
 
 
 def _shape(x: Tensor) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -36,11 +36,15 @@ class SinglePass(FusionModel):
         modality_dropout: float = 0.0,
         head: str = "classes",
         head_width: int = 1024,
+        answering: Sequence[str] | None = None,
     ) -> None:
-        """`hidden` is the width of the mixing layers' inside, 4 `dim` unless given; `depth` their number."""
+        """`hidden` is the width of the mixing layers' inside, 4 `dim` unless given; `depth` their number.
+
+        `answering`: the modalities whose tokens answer with head="tokens", all of them unless given.
+        """
         self.hidden = 4 * whole_number("dim", dim) if hidden is None else whole_number("hidden", hidden)
         whole_number("depth", depth)
-        super().__init__(widths, classes, dim, heads, "pooled", head, head_width, modality_dropout)
+        super().__init__(widths, classes, dim, heads, "pooled", head, head_width, modality_dropout, answering)
         self.inject = nn.ModuleDict({name: Injection(width, dim) for name, width in widths.items()})
         self.build(heads, depth)
 
@@ -59,10 +63,14 @@ class SinglePass(FusionModel):
 
 @checked_options
 class Concat(SinglePass):
-    """Pooled features side by side, then an MLP of `depth` hidden layers of `hidden` units."""
+    """Pooled features side by side, then an MLP of `depth` hidden layers of `hidden` units.
+
+    With head="tokens" every token goes that way, beside the pooled features of all modalities.
+    """
 
     def build(self, heads: int, depth: int) -> None:
-        sizes = [len(self.widths) * self.dim, *[self.hidden] * depth]
+        vectors = len(self.widths) + (self.head_kind == "tokens")
+        sizes = [vectors * self.dim, *[self.hidden] * depth]
         layers = [[nn.Linear(width_in, width_out), nn.GELU()] for width_in, width_out in pairwise(sizes)]
         self.layers = nn.Sequential(*(layer for pair in layers for layer in pair))
 
@@ -70,8 +78,16 @@ class Concat(SinglePass):
     def summary_width(self) -> int:
         return self.hidden
 
+    @property
+    def token_width(self) -> int:
+        return self.hidden
+
     def summary(self, pooled: dict[str, Tensor]) -> Float[Tensor, "B S"]:
         return self.layers(super().summary(pooled))
+
+    def token_summary(self, tokens: Float[Tensor, "B N D"], pooled: dict[str, Tensor]) -> Float[Tensor, "B N S"]:
+        beside = super().summary(pooled)[:, None].expand(-1, tokens.shape[1], -1)
+        return self.layers(torch.cat([tokens, beside], dim=-1))
 
 
 @checked_options
@@ -117,6 +133,8 @@ class CrossAttention(SinglePass):
 @checked_options
 class LowRankFusion(SinglePass):
     """LMF: h = sum_r w_r prod_m (W_m,r [z_m; 1]) + b, the outer product of the pooled vectors at rank `rank`."""
+
+    has_token_states = False
 
     def __init__(
         self,

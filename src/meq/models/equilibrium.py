@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -144,6 +144,7 @@ class MutualEquilibrium(IteratedModel):
         readout: str = "pooled",
         head: str = "classes",
         head_width: int = 1024,
+        answering: Sequence[str] | None = None,
         parts: Mapping[str, Parts] | None = None,
     ) -> None:
         """`widths`: feature width per modality. `mixer`: attention, gmlp (needs `max_tokens`) or mlp (vectors).
@@ -151,8 +152,10 @@ class MutualEquilibrium(IteratedModel):
         `hidden` is the feed-forwards' width, 4 `dim` unless given. `cross=False`, `own=False`, `gate=False` switch the
         parts M, S and the soft gate off. `parts` replaces S, M or f of a modality by modules of your own. `solver`, the
         damped iteration unless given, `backward`, `steps` and `tol` say how it is run, and can be set again later.
+        `answering`: the modalities whose tokens answer with head="tokens", all of them unless given.
         """
-        super().__init__(widths, classes, dim, heads, readout, head, head_width, modality_dropout)
+        self.has_token_states = mixer != "mlp"
+        super().__init__(widths, classes, dim, heads, readout, head, head_width, modality_dropout, answering)
         if len(widths) < 2:
             raise ValueError(f"a mutual equilibrium needs at least two modalities, got {list(widths)}")
         self.run_by(steps, tol, solver, backward, damping)

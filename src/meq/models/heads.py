@@ -15,6 +15,7 @@ HEADS = {
     "labels": "any of C labels, with soft targets (VQA): logits for C sigmoids",
     "choices": "one of A choices, each scored by the same model (VCR): logits for a softmax over the choices",
     "score": "one number (regression)",
+    "tokens": "one of C classes for every token of the modalities that answer: logits for a softmax per token",
     "ordinal": "one of C ordered classes (sentiment): log-probabilities from one score and C - 1 thresholds",
 }
 

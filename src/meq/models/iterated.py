@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypedDict
 
@@ -11,13 +13,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from meq.core.backward import Backward, check_backward
+from meq.core.backward import Backward, Phantom, check_backward
 from meq.core.operator import Operator
 from meq.core.registry import described, made_backward, made_solver
 from meq.core.solution import Solution
 from meq.core.solve import solve
 from meq.core.solvers import Damped, Solver, check_solver
-from meq.core.state import State
+from meq.core.state import State, per_sample
 from meq.models.admit import Features, TokenMasks
 from meq.models.base import FusedState, FusionModel
 from meq.options import letters_apart, nearest, real_number, tolerance, whole_number
@@ -89,6 +91,46 @@ class PreparedOperator(Operator):
         """
 
 
+@dataclass(frozen=True, kw_only=True)
+class Disturbance:
+    """What training may do to the iteration so that its equilibria are reached from anywhere and held against noise."""
+
+    start: float = 0.0
+    """The share of samples that start from random numbers, N(0, 1), instead of their injection."""
+    noise: float = 0.0
+    """Standard deviation of what is added to every step."""
+
+
+class DisturbedOperator(Operator):
+    """A map with a `Disturbance`. With seeds every sample draws from its own generator, whoever shares the batch."""
+
+    def __init__(self, operator: Operator, disturbance: Disturbance, seeds: Tensor | None) -> None:
+        super().__init__()
+        self.operator, self.disturbance = operator, disturbance
+        # a stream of its own: the seeds serve dropout, the next ones modality dropout
+        self.generators = None if seeds is None else [torch.Generator().manual_seed(s + 2) for s in seeds.tolist()]
+
+    def start(self, inputs: Any) -> State:
+        state = self.operator.start(inputs)
+        if self.disturbance.start == 0:
+            return state
+        first = next(iter(state.values()))
+        chosen = self._draw(first.new_zeros(first.shape[0], 1), torch.rand)[:, 0] < self.disturbance.start
+        return {name: torch.where(per_sample(chosen, z), self._draw(z), z) for name, z in state.items()}
+
+    def forward(self, state: State, inputs: Any) -> State:
+        image = self.operator(state, inputs)
+        if self.disturbance.noise == 0:
+            return image
+        return {name: x + self.disturbance.noise * self._draw(x) for name, x in image.items()}
+
+    def _draw(self, like: Tensor, kind: Callable[..., Tensor] = torch.randn) -> Tensor:
+        if self.generators is None:
+            return kind(like.shape, device=like.device, dtype=like.dtype)
+        rows = [kind(like.shape[1:], generator=generator) for generator in self.generators]
+        return torch.stack(rows).to(like)
+
+
 class IteratedModel(FusionModel):
     """A fusion model whose states are read at step K of an iteration.
 
@@ -102,6 +144,10 @@ class IteratedModel(FusionModel):
     backward: Backward
     steps: int
     tol: float
+    disturbance: Disturbance | None = None
+    """Of training; in eval mode nothing is disturbed."""
+    supervised = 1
+    """How many of the last steps' logits are in an output of training: 1 is the read state alone, 0 all."""
 
     def run_by(self, steps: int, tol: float, solver: Solver | None, backward: Backward, damping: float | str) -> None:
         """Set how the states are found; every model calls this once, when it is built."""
@@ -150,6 +196,25 @@ class IteratedModel(FusionModel):
     def operator(self) -> PreparedOperator:
         return self.coupling
 
+    @contextmanager
+    def run_as(
+        self, *, steps: int | None = None, tol: float | None = None, backward: Backward | None = None
+    ) -> Iterator[None]:
+        """Within it, the model is run with what is given here; afterwards again as it was."""
+        asked = {"steps": steps, "tol": tol, "backward": backward}
+        before = {name: getattr(self, name) for name in asked}
+        try:
+            for name, value in asked.items():
+                if value is not None:
+                    setattr(self, name, value)
+            yield
+        finally:
+            for name, value in before.items():
+                setattr(self, name, value)
+
+    def read_at(self, steps: int) -> AbstractContextManager[None]:
+        return self.run_as(steps=steps)
+
     def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> FusedState:
         solution = self.settle(self.coupling, features, masks, seeds)
         return FusedState(solution.state, solution.masks, solution)
@@ -158,15 +223,33 @@ class IteratedModel(FusionModel):
         self, coupling: PreparedOperator, features: Features, masks: TokenMasks, seeds: Tensor | None
     ) -> Solution:
         """Solve one coupling with this model's budget, solver and backward."""
-        return solve(
-            coupling,
+        disturbed = self.training and self.disturbance is not None
+        along = self._supervised_steps()
+        solution = solve(
+            DisturbedOperator(coupling, self.disturbance, seeds) if disturbed and self.disturbance else coupling,
             coupling.prepare(features, masks, seeds),
             solver=self.solver or self.damped(),
             steps=self.steps,
             tol=self.tol,
             backward=self.backward,
             masks=coupling.state_masks(masks),
+            trajectory=along or None,
         )
+        return replace(solution, operator=coupling) if disturbed else solution
+
+    def _supervised_steps(self) -> range:
+        """The steps before the last whose states are answered with, too."""
+        if not self.training or self.supervised == 1 or not torch.is_grad_enabled():
+            return range(0)
+        first = 1 if self.supervised == 0 else self.steps - self.supervised + 1
+        tracked = self.backward.steps if isinstance(self.backward, Phantom) else self.steps
+        return range(max(1, first, self.steps - tracked + 1), self.steps)
+
+    def _read_along(self, fused: FusedState) -> tuple[Tensor, ...]:
+        kept = fused.solution and fused.solution.trajectory
+        if not kept or self.head is None:
+            return ()
+        return tuple(self.read(state, fused.masks) for state in kept.values())
 
     def damped(self) -> Damped:
         """The damped iteration, its step constant or learned as sigmoid(d)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -154,8 +154,9 @@ class _JointModel(IteratedModel):
         modality_dropout: float = 0.0,
         head: str = "classes",
         head_width: int = 1024,
+        answering: Sequence[str] | None = None,
     ) -> None:
-        super().__init__(widths, classes, dim, heads, "pooled", head, head_width, modality_dropout)
+        super().__init__(widths, classes, dim, heads, "pooled", head, head_width, modality_dropout, answering)
         self.run_by(steps, tol, solver, backward, damping)
         design = Design(
             dim=dim,
@@ -181,6 +182,7 @@ class FeatureSum(_JointModel):
     """One vector: pooled features are summed and iterated, the fusion design of earlier equilibrium models."""
 
     layout = JointVector
+    has_token_states = False
 
     @property
     def state_names(self) -> list[str]:

@@ -61,11 +61,13 @@ class EquilibriumTree(IteratedModel):
         readout: str = "pooled",
         head: str = "classes",
         head_width: int = 1024,
+        answering: Sequence[str] | None = None,
     ) -> None:
         """`order` nests pairs of modality names; the other options are those of `MutualEquilibrium`."""
         self.order = _frozen(order)
         _check_order(self.order, widths)
-        super().__init__(widths, classes, dim, heads, readout, head, head_width, modality_dropout)
+        self.has_token_states = mixer != "mlp"
+        super().__init__(widths, classes, dim, heads, readout, head, head_width, modality_dropout, answering)
         self.run_by(steps, tol, solver, backward, damping)
         hidden = 4 * dim if hidden is None else hidden
         self.branches, self.combiners = nn.ModuleDict(), nn.ModuleDict()

@@ -42,6 +42,8 @@ class Objective:
     task: str = "classes"
     """A kind of head, see `meq.models.heads.HEADS`."""
     penalties: tuple[Penalty, ...] = ()
+    decay: float = 1.0
+    """Where earlier steps are supervised too (`output.along`): the weight of a step, relative to the one after it."""
 
     def __post_init__(self) -> None:
         task_loss(self.task)
@@ -56,10 +58,17 @@ class Objective:
         """
         if output.logits is None:
             raise ValueError("the model was built with classes=None: it has no logits to compare with a target")
+        answered = getattr(output, "answered", None)
+        if answered is not None and answered.shape == target.shape:  # a modality that was dropped is not asked
+            target = target.masked_fill(~answered, -1)
         per_sample = task_loss(self.task)(output.logits, target)
         if seeds is not None and len(seeds) != len(per_sample):
             raise ValueError(f"there are {len(seeds)} seeds for {len(per_sample)} samples: give one per sample")
         task = total = per_sample.mean()
+        if along := getattr(output, "along", ()):
+            weights = [self.decay**before for before in range(len(along), 0, -1)]
+            earlier = [task_loss(self.task)(logits, target).mean() for logits in along]
+            total = (task + sum(w * x for w, x in zip(weights, earlier, strict=True))) / (1 + sum(weights))
         terms, statistics = {}, {}
         active = [penalty for penalty in self.penalties if penalty.weight > 0]
         if active:

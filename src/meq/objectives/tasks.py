@@ -59,10 +59,25 @@ def ordinal_nll(logits: Float[Tensor, "B C"], target: Tensor) -> Float[Tensor, "
     return F.nll_loss(_precise(logits), _check_classes(logits, target), reduction="none")
 
 
+def token_cross_entropy(logits: Float[Tensor, "B N C"], target: Tensor) -> Float[Tensor, " B"]:
+    """The mean over a sample's tokens of -log softmax(logits)[target]; tokens with a negative target are not asked."""
+    if logits.ndim != 3:
+        raise ValueError(f"answers per token are logits of shape (B N C), got {tuple(logits.shape)}")
+    _check_whole(target)
+    _check_shape(target, tuple(logits.shape[:2]))
+    outside = (target >= logits.shape[2]).any(1)
+    if bool(outside.any()):
+        raise ValueError(f"the target must be at most {logits.shape[2] - 1}; {_rows(outside)} have tokens beyond")
+    asked = target >= 0
+    losses = F.cross_entropy(_precise(logits).mT, target.long().clamp(min=0), reduction="none")
+    return (losses * asked).sum(1) / asked.sum(1).clamp(min=1)
+
+
 TASKS: Mapping[str, TaskLoss] = {
     "classes": cross_entropy,
     "labels": binary_cross_entropy,
     "choices": cross_entropy,
+    "tokens": token_cross_entropy,
     "score": smooth_l1,
     "ordinal": ordinal_nll,
 }
@@ -74,8 +89,7 @@ def _precise(logits: Tensor) -> Tensor:
 
 def _check_classes(logits: Tensor, target: Tensor) -> Tensor:
     """One whole number in [0, C) per sample. On an accelerator a wrong one would be an assertion without a name."""
-    if target.is_floating_point() or target.dtype == torch.bool or target.is_complex():
-        raise TypeError(f"the target must be whole numbers, the index of each sample's class, got {target.dtype}")
+    _check_whole(target)
     _check_shape(target, tuple(logits.shape[:1]))
     outside = (target < 0) | (target >= logits.shape[1])
     if bool(outside.any()):
@@ -84,6 +98,11 @@ def _check_classes(logits: Tensor, target: Tensor) -> Tensor:
             f"the target must lie between 0 and {logits.shape[1] - 1}; {_rows(outside)} do not, the first is {first}"
         )
     return target.long()
+
+
+def _check_whole(target: Tensor) -> None:
+    if target.is_floating_point() or target.dtype == torch.bool or target.is_complex():
+        raise TypeError(f"the target must be whole numbers, the index of each sample's class, got {target.dtype}")
 
 
 def _check_numbers(target: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from meq.objectives.penalties import Penalty
 
 Model = TypeVar("Model", bound="type[FusionModel]")
-GIVEN = ("widths", "classes", "head")
+GIVEN = ("widths", "classes", "head", "answering")
 """What every model is told by the data."""
 PAPER: Mapping[str, Mapping[str, Any]] = {"jacobian-range": {"weight": 0.5}, "residual-correction": {"weight": 0.3}}
 """The penalties of the paper, by name, with their options."""
@@ -131,7 +131,8 @@ def make_model(arm: str, data: DataSet, shape: Mapping[str, Any]) -> FusionModel
     """An arm for a data set; of `shape` it takes the options it has."""
     if _needs_lengths(arm, shape):
         shape = {**shape, "max_tokens": longest(data)}
-    return _build(arm, dict(data.widths), {**shape, "head": data.head}, classes=len(data.labels))
+    told = {"head": data.head, "answering": tuple(data.answering) or None}
+    return _build(arm, dict(data.widths), {**shape, **told}, classes=len(data.labels))
 
 
 def _build(arm: str, widths: Mapping[str, int], shape: Mapping[str, Any], *, classes: int) -> FusionModel:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from meq.options import checked_options, nearest
+from meq.options import checked_options, nearest, real_number
+from meq.records import SINCE
+from meq.training.depth import parse_depth
 
 if TYPE_CHECKING:
     from meq.data.contract import DataSet
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 DECAYS = ("cosine", "linear", "constant")
 SELECTIONS = ("best", "last")
 PRECISIONS = ("no", "bf16")
-COUNTED = ("classes", "ordinal", "labels")
+COUNTED = ("classes", "ordinal", "labels", "tokens")
 """Heads with one output per label."""
 EXTRA = "tensorboard"
 """The tracker that an extra of meq brings."""
@@ -57,6 +59,18 @@ class TrainConfig:
     """How many dev samples the once-per-epoch measurements look at."""
     radius_samples: int = 2
     """How many of them the spectral radius is measured on; 0 for none."""
+    depth: str = field(default="fixed", metadata=SINCE)
+    """How deep updates go: fixed (the model's K), uniform(2, 8), poisson(8), settle(2, 8, free=40, tracked=4)."""
+    random_start: float = field(default=0.0, metadata=SINCE)
+    """Share of samples that start from random states while training."""
+    path_noise: float = field(default=0.0, metadata=SINCE)
+    """Standard deviation of the noise added to every step while training."""
+    supervise: int = field(default=1, metadata=SINCE)
+    """How many of the last steps are answered with while training; 0 for all of them."""
+    supervise_decay: float = field(default=1.0, metadata=SINCE)
+    """Weight of a supervised step, relative to the one after it."""
+    average: float = field(default=0.0, metadata=SINCE)
+    """Decay of a moving average of the weights, such as 0.999, which is then scored and kept; 0 for none."""
     trackers: tuple[str, ...] = ()
     """Experiment tracker that Accelerate knows by name: tensorboard, wandb, mlflow, trackio; repeatable."""
 
@@ -64,6 +78,12 @@ class TrainConfig:
         for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "monitor_samples"):
             _check_whole(name, getattr(self, name), least=1)
         _check_whole("radius_samples", self.radius_samples, least=0)
+        _check_whole("supervise", self.supervise, least=0)
+        object.__setattr__(self, "depth", str(parse_depth(self.depth)))
+        for name, wanted in (("random_start", "is a share, from 0 to 1"), ("path_noise", "must be 0 or positive")):
+            real_number(name, getattr(self, name), wanted=wanted, low=0.0, high=1 + 1e-9 if "share" in wanted else 1e9)
+        real_number("average", self.average, wanted="must lie in [0, 1)", low=0.0, high=1.0)
+        real_number("supervise_decay", self.supervise_decay, wanted="must lie in [0, 1]", low=0.0, high=1 + 1e-9)
         _check_whole("seed", self.seed, least=-(2**63))
         if self.seed >= 2**64:
             raise ValueError(f"seed must be less than 2**64, got {self.seed}")
@@ -84,7 +104,10 @@ class TrainConfig:
             raise TypeError(f"trackers must be a tuple of names such as ('tensorboard',), got {self.trackers!r}")
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "trackers": list(self.trackers)}
+        """All options; those that older versions did not have only where they are set, as their records are."""
+        unset = [each.name for each in fields(self) if each.metadata and getattr(self, each.name) == each.default]
+        values = {**asdict(self), "trackers": list(self.trackers)}
+        return {name: value for name, value in values.items() if name not in unset}
 
 
 def _check_whole(name: str, value: Any, *, least: int) -> None:
@@ -94,6 +117,25 @@ def _check_whole(name: str, value: Any, *, least: int) -> None:
         raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
+def check_depth(model: FusionModel, config: TrainConfig) -> None:
+    """An error for options of depth that this model cannot have."""
+    depths = ("depth", "random_start", "path_noise", "supervise")
+    asked = [name for name in depths if getattr(config, name) != getattr(PLAIN, name)]
+    if asked and model.operator is None:
+        raise ValueError(
+            f"{type(model).__name__} does not iterate, so it has no depth to train: leave out {', '.join(asked)}"
+        )
+    backward = type(getattr(model, "backward", None)).__name__
+    if config.path_noise and backward in ("Checkpointed", "Implicit"):
+        raise ValueError(
+            f"path_noise cannot go with the backward {backward!r}, which computes steps again with other noise: use "
+            "unrolled or phantom"
+        )
+    if config.supervise != 1 and backward == "Implicit":
+        raise ValueError("supervise cannot go with the backward 'Implicit', which has no gradients of earlier steps")
+
+
+PLAIN = TrainConfig()
 SMALL = TrainConfig(epochs=15, batch_size=64, learning_rate=1e-3)
 """How small models are trained unless told otherwise."""
 
@@ -129,6 +171,11 @@ def check_model(model: FusionModel, data: DataSet) -> None:
         raise ValueError(
             f"{type(model).__name__} has the head {model.head_kind!r} and {data.name} asks for {data.head!r}: build it "
             f"with head={data.head!r}"
+        )
+    if model.classes is not None and model.answering != tuple(data.answering):
+        raise ValueError(
+            f"in {data.name} the tokens of {_listed(data.answering)} have answers, and the model answers for those of "
+            f"{_listed(model.answering)}: build it with answering={tuple(data.answering)!r}"
         )
     widths, given = model.widths, {name: modality.width for name, modality in data.modalities.items()}
     if set(widths) != set(given):

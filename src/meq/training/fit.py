@@ -22,7 +22,7 @@ from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor
 
-from meq.data.contract import Batch, DataSet, collate
+from meq.data.contract import Batch, DataSet
 from meq.errors import Interrupted
 from meq.models.base import FusionModel
 from meq.models.hub import CONFIG, WEIGHTS
@@ -31,7 +31,7 @@ from meq.records import SEAL, is_full
 from meq.training.alarms import Vitals, raised, take_vitals
 from meq.training.bundle import TASK, seal_run, write_bundle
 from meq.training.checkpoint import CheckpointError, GoneError, RunFolder
-from meq.training.config import TrainConfig, check_model, check_splits, check_trackers
+from meq.training.config import TrainConfig, check_depth, check_model, check_splits, check_trackers
 from meq.training.predictions import Predictions, labelled, predict_split, scores
 from meq.training.record import (
     FAILED,
@@ -53,7 +53,16 @@ from meq.training.record import (
     write_request,
 )
 from meq.training.terminal import LiveBar, StopRequests
-from meq.training.updates import Schedule, examples_per_update, make_optimiser, sample_seeds, update_batches
+from meq.training.updates import (
+    Schedule,
+    average_weights,
+    averaged,
+    drawn_depth,
+    examples_per_update,
+    make_optimiser,
+    sample_seeds,
+    update_batches,
+)
 
 
 class TrainingError(RuntimeError):
@@ -92,10 +101,12 @@ class Training:
         *,
         provenance: Provenance | None = None,
     ) -> None:
-        self.data, self.objective, self.folder, self.config = data, objective, Path(folder), config
+        self.data, self.folder, self.config = data, Path(folder), config
+        self.objective = replace(objective, decay=config.supervise_decay)
         self.provenance = Provenance() if provenance is None else provenance
         check_trackers(config.trackers)
         check_model(model, data)
+        check_depth(model, config)
         check_splits(data, config)
         self.place = RunFolder(self.folder)
         self.checkpoints = self.place.checkpoints
@@ -222,7 +233,8 @@ class Training:
             waiting = nullcontext() if batch is micro_batches[-1] else self.accelerator.no_sync(self.wrapped)
             with waiting, self.accelerator.autocast():
                 seeds = sample_seeds(self.config.seed, step, batch.ids)
-                output = self.wrapped(batch.features, batch.masks, seeds=seeds)
+                with drawn_depth(self.model, self.config, step):
+                    output = self.wrapped(batch.features, batch.masks, seeds=seeds)
                 loss = self.objective(self.model, output, batch.target, seeds=seeds)
                 self._refuse_non_finite(loss.total, loss, batch)
                 self.accelerator.backward(loss.total / len(micro_batches))
@@ -231,6 +243,8 @@ class Training:
         self._refuse_non_finite(torch.as_tensor(norm), loss, batch)
         self.optimiser.step()
         self.optimiser.zero_grad()
+        if self.config.average:
+            average_weights(self.model, self.optimiser, self.config.average, step)
         return loss, sum(losses) / len(losses)
 
     def _show(self, loss: Loss, mean: float) -> None:
@@ -284,8 +298,9 @@ class Training:
     def _look_for_alarms(self) -> None:
         """Every process looks at the same samples, so that all of them come to the same decision."""
         few = list(self.data.splits["dev"][: self.config.monitor_samples])
-        batch = collate(few, self.data.widths).to(self.accelerator.device)
-        vitals = take_vitals(self.model, batch, self.progress.epoch, radius_samples=self.config.radius_samples)
+        batch = self.data.collate(few).to(self.accelerator.device)
+        with averaged(self.model, self.optimiser):
+            vitals = take_vitals(self.model, batch, self.progress.epoch, radius_samples=self.config.radius_samples)
         if vitals is None:
             return
         self.progress.vitals.append(asdict(vitals))
@@ -306,7 +321,7 @@ class Training:
     def _predict_dev(self) -> Predictions:
         """Answers to dev, which may take long: a run that is asked to stop comes back to them."""
         try:
-            with self.stop.at_once():
+            with averaged(self.model, self.optimiser), self.stop.at_once():
                 return self._predict("dev")
         except Interrupted:
             self._save_checkpoint()  # other processes may be elsewhere by now: nobody is waited for
@@ -347,7 +362,8 @@ class Training:
         self.place.refuse_gone()
         for name in (TASK, SEAL):  # they state the weights' hash, and are written at the end
             (self.folder / "model" / name).unlink(missing_ok=True)
-        self.model.save_pretrained(self.folder / "model")
+        with averaged(self.model, self.optimiser):
+            self.model.save_pretrained(self.folder / "model")
         options = self.folder / "model" / CONFIG
         (self.folder / "model" / WEIGHTS).chmod(options.stat().st_mode)  # safetensors writes for its owner only
 

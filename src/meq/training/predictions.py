@@ -34,9 +34,10 @@ class Predictions:
     """The answers to one split, in its order."""
 
     ids: Sequence[str]
-    logits: Float[Tensor, "N C"]
+    logits: Float[Tensor, "N C"] | Float[Tensor, "N T C"]
+    """For answers per token (N T C): an example's tokens come first, then zeros up to the T of the longest."""
     target: Tensor
-    """(N) for classes, choices and scores, (N C) for soft labels."""
+    """(N) for classes, choices and scores, (N C) for soft labels, (N T) for tokens, negative where none is asked."""
 
     def __post_init__(self) -> None:
         if not len(self.ids) == len(self.logits) == len(self.target):
@@ -60,15 +61,32 @@ def predict_split(
         world, rank = accelerator.num_processes, accelerator.process_index
     rows: list[tuple[str, Tensor, Tensor]] = []
     for part in batched(examples, batch_size, rank, world):
-        batch, output = answer_batch(model, part, data.widths, accelerator=accelerator)
-        rows += zip(batch.ids, answer_logits(output).cpu(), batch.target.cpu(), strict=True)
+        batch, output = answer_batch(model, part, data.widths, data.answering, accelerator=accelerator)
+        rows += zip(batch.ids, *answer_rows(output, batch.target), strict=True)
         if progress is not None:
             progress(f"scoring {split}", len(rows), len(examples))
     if world > 1:
         shares = gather_object([rows])  # what process r of P took was every P-th example from r on
         rows = [shares[place % world][place // world] for place in range(len(examples))]
-    logits, target = torch.stack([row[1] for row in rows]), torch.stack([row[2] for row in rows])
+    logits, target = _stacked([row[1] for row in rows], 0), _stacked([row[2] for row in rows], -1)
     return Predictions(ids=[row[0] for row in rows], logits=logits, target=target)
+
+
+def answer_rows(output: Output, target: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Logits and target of each example, on the CPU; of answers per token those of its real tokens."""
+    logits, target = answer_logits(output).cpu(), target.cpu()
+    if output.answered is None:
+        return list(logits), list(target)
+    real = output.answered.cpu()
+    asked = target if target.shape == real.shape else torch.full(real.shape, -1)  # to be predicted: nothing is known
+    return [x[row] for x, row in zip(logits, real, strict=True)], [y[row] for y, row in zip(asked, real, strict=True)]
+
+
+def _stacked(rows: list[Tensor], filling: int) -> Tensor:
+    """Rows of one shape, or of different numbers of tokens, filled up to the longest."""
+    if len({x.shape for x in rows}) > 1:
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=filling)
+    return torch.stack(rows)
 
 
 def batched(examples: Split, size: int, first: int = 0, step: int = 1) -> Iterator[list[Example]]:
@@ -79,10 +97,15 @@ def batched(examples: Split, size: int, first: int = 0, step: int = 1) -> Iterat
 
 
 def answer_batch(
-    model: FusionModel, examples: Sequence[Example], widths: Mapping[str, int], accelerator: Accelerator | None = None
+    model: FusionModel,
+    examples: Sequence[Example],
+    widths: Mapping[str, int],
+    answering: Sequence[str] = (),
+    *,
+    accelerator: Accelerator | None = None,
 ) -> tuple[Batch, Output]:
     """What the model says of these examples: dropout off, no gradient, on the accelerator's device and precision."""
-    batch = collate(examples, widths)
+    batch = collate(examples, widths, answering)
     with torch.no_grad(), held_still(model):
         if accelerator is None:
             return batch, model(batch.features, batch.masks)
@@ -162,19 +185,24 @@ def _column(x: Tensor) -> Any:
     import pyarrow as pa
 
     values = pa.array(x.detach().cpu().contiguous().numpy().reshape(-1))
-    return values if x.ndim == 1 else pa.FixedSizeListArray.from_arrays(values, x.shape[1])
+    for size in reversed(x.shape[1:]):
+        values = pa.FixedSizeListArray.from_arrays(values, size)
+    return values
 
 
 def _tensor(column: Any) -> Tensor:
     import numpy as np
     import pyarrow as pa
 
-    flat = column.combine_chunks()
-    rows = pa.types.is_fixed_size_list(flat.type)
-    values = flat.flatten() if rows else flat
-    if flat.null_count or values.null_count:
+    rows = values = column.combine_chunks()
+    shape = [len(rows)]
+    while pa.types.is_fixed_size_list(values.type) and len(shape) < 3:
+        if values.null_count:
+            raise PredictionsError("an entry is empty")
+        shape.append(values.type.list_size)
+        values = values.flatten()
+    if values.null_count:
         raise PredictionsError("an entry is empty")
     if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
-        raise PredictionsError(f"target and logits are numbers, or as many per row, not {flat.type}")
-    x = torch.from_numpy(np.array(values))
-    return x.reshape(len(flat), flat.type.list_size) if rows else x
+        raise PredictionsError(f"target and logits are numbers, or as many per row, not {rows.type}")
+    return torch.from_numpy(np.array(values)).reshape(shape)

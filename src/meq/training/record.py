@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 RECORD, REQUEST = "record.json", "request.json"
 FINISHED, STOPPED, FAILED, INTERRUPTED = "finished", "stopped by an alarm", "failed", "interrupted"
 STATUSES = ("running", INTERRUPTED, FINISHED, STOPPED, FAILED)
-LATER = ("solver", "backward")
+LATER = ("solver", "backward", "answering")
 """Options of models that records of older versions do not name."""
 SHARING = ("batch_size", "accumulate")
 """How an update is shared out, with the number of processes."""

@@ -9,6 +9,7 @@ import hashlib
 import math
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,9 +18,13 @@ from accelerate import Accelerator
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from meq.data.contract import Batch, DataSet, collate
+from meq.core.backward import Phantom
+from meq.data.contract import Batch, DataSet
+from meq.models.base import FusionModel
+from meq.models.iterated import Disturbance, IteratedModel
 from meq.options import nearest
 from meq.training.config import DECAYS, TrainConfig
+from meq.training.depth import parse_depth
 
 
 def seed_everything(seed: int) -> None:
@@ -45,6 +50,59 @@ def _hash(*parts: object) -> int:
     return int.from_bytes(digest, "little") >> 2  # room for small offsets below 2^63
 
 
+@contextmanager
+def drawn_depth(model: FusionModel, config: TrainConfig, step: int) -> Iterator[None]:
+    """Within it, a model that iterates is run as deep as this update draws, and disturbed as the recipe says."""
+    if not isinstance(model, IteratedModel):
+        yield
+        return
+    draw = parse_depth(config.depth).draw(random.Random(_hash(config.seed, step, "depth")))
+    if config.random_start or config.path_noise:
+        model.disturbance = Disturbance(start=config.random_start, noise=config.path_noise)
+    model.supervised = config.supervise
+    try:
+        if draw is None:
+            yield
+            return
+        # every step is taken: a sample that had settled before the tracked steps would learn nothing
+        backward = Phantom(draw.tracked) if draw.tracked < draw.steps else None
+        with model.run_as(steps=draw.steps, tol=0.0, backward=backward):
+            yield
+    finally:
+        model.disturbance, model.supervised = None, 1
+
+
+def average_weights(model: nn.Module, optimiser: torch.optim.Optimizer, decay: float, step: int) -> None:
+    """avg <- d avg + (1 - d) w, with d rising to `decay` over the first steps, when the weights are still far off.
+
+    The averages lie in the optimiser's state, so that checkpoints hold them.
+    """
+    d = min(decay, (1 + step) / (10 + step))
+    for weights in model.parameters():
+        state = optimiser.state.get(weights)
+        if state:  # empty for weights that never had a gradient
+            average = state.setdefault("average", weights.detach().clone())
+            average.lerp_(weights.detach(), 1 - d)
+
+
+@contextmanager
+def averaged(model: nn.Module, optimiser: torch.optim.Optimizer) -> Iterator[None]:
+    """Within it, the model has the averages of its weights, where there are any."""
+    kept = []
+    with torch.no_grad():
+        for weights in model.parameters():
+            average = optimiser.state.get(weights, {}).get("average")
+            if average is not None:
+                kept.append((weights, weights.detach().clone()))
+                weights.copy_(average)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for weights, before in kept:
+                weights.copy_(before)
+
+
 def examples_per_update(config: TrainConfig, processes: int) -> int:
     return config.batch_size * processes * config.accumulate
 
@@ -59,7 +117,7 @@ def update_batches(
     for position in range(start, len(train) // per_update):
         update = order[position * per_update : (position + 1) * per_update]
         micro = [update[(m * world + rank) * size :][:size] for m in range(config.accumulate)]
-        yield [collate([train[row] for row in rows], data.widths).to(accelerator.device) for rows in micro]
+        yield [data.collate([train[row] for row in rows]).to(accelerator.device) for rows in micro]
 
 
 def make_optimiser(model: nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.AdamW:
