@@ -102,7 +102,8 @@ class Training:
         provenance: Provenance | None = None,
     ) -> None:
         self.data, self.folder, self.config = data, Path(folder), config
-        self.objective = replace(objective, decay=config.supervise_decay)
+        decay = config.supervise_decay
+        self.objective = objective if objective.decay == decay else replace(objective, decay=decay)
         self.provenance = Provenance() if provenance is None else provenance
         check_trackers(config.trackers)
         check_model(model, data)
