@@ -21,11 +21,12 @@ from meq.studies.measures.coupling import Coupling
 from meq.studies.measures.fixed_point import FixedPoint
 from meq.studies.measures.grounding import Grounding
 from meq.studies.measures.robustness import Robustness
+from meq.studies.measures.staircase import Staircase
 from meq.studies.measures.steps import Steps
 from meq.studies.study import Run, Study, StudyError, run_place
 
 MEASURES: dict[str, type[Measure[Any]]] = {
-    each.name: each for each in (Steps, FixedPoint, Coupling, Robustness, Grounding)
+    each.name: each for each in (Steps, FixedPoint, Coupling, Robustness, Grounding, Staircase)
 }
 
 

@@ -1,0 +1,206 @@
+"""The staircase: which answers are right, by how deep they lie and by the step at which they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from meq.analysis.walk import open_case
+from meq.core.operator import held_still
+from meq.data.contract import Batch, Example
+from meq.options import checked_options
+from meq.records import SINCE
+from meq.studies.build import PreparedData
+from meq.studies.compare import verdict
+from meq.studies.measures.contract import (
+    SPREADS,
+    Measure,
+    Results,
+    SeedRow,
+    TrainedModel,
+    arms_in,
+    batched,
+    by_seed,
+    mean_and_spread,
+    spread_titles,
+)
+from meq.studies.study import Study, StudyError
+from meq.tables import Cell, Table
+
+TOKENS, WHOLE = "tokens", "whole"
+FACT = "token_depths"
+"""By modality, how many exchanges each token of an example needs."""
+FAR = (32, 48, 100, 300)
+DEEPER = 3
+"""Times the model's own K: where problems deeper than those of training are read, fixed before anybody looked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaircaseResult:
+    """By split, and by group: all tokens, whole examples, and the tokens of each depth. Shares of right answers."""
+
+    count: Mapping[str, Mapping[str, int]]
+    answer: Mapping[str, Mapping[str, float]]
+    """At the step that is read: K, and DEEPER x K on splits that are deeper than training."""
+    read: Mapping[str, int] | None = field(default=None, metadata=SINCE)
+    """By split; a model that does not iterate has no steps."""
+    steps: tuple[int, ...] | None = field(default=None, metadata=SINCE)
+    score: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict, metadata=SINCE)
+    """At each of the steps."""
+
+
+@checked_options
+@dataclass(frozen=True, kw_only=True)
+class Staircase(Measure[StaircaseResult]):
+    """Accuracy by depth at k = 0, 1, 2, ... and far beyond K, on splits within and beyond the depth of training."""
+
+    name: ClassVar[str] = "staircase"
+    result: ClassVar[type] = StaircaseResult
+
+    splits: tuple[str, ...] = ("test", "deep")
+    deeper: tuple[str, ...] = ("deep",)
+    """Splits with problems deeper than those of training."""
+    limit: int | None = None
+
+    def check(self, study: Study, prepared: PreparedData) -> None:
+        for split in self.splits:
+            if split not in prepared.data.splits:
+                raise StudyError(
+                    f"{prepared.data.name} has no split {split!r}; it has {', '.join(prepared.data.splits)}"
+                )
+        some = prepared.data.splits[self.splits[0]][0]
+        if prepared.data.head != "tokens" or FACT not in some.facts:
+            raise StudyError(
+                f"a staircase needs answers per token and their depths, as duels and relay have; {prepared.data.name} "
+                "has not"
+            )
+
+    def take(self, trained: TrainedModel) -> StaircaseResult:
+        count: dict[str, dict[str, int]] = {}
+        score: dict[str, dict[str, tuple[float, ...]]] = {}
+        own = None if trained.iterated is None else trained.iterated.steps
+        steps = (0,) if own is None else tuple(sorted({*range(DEEPER * own + 1), *(k for k in FAR if k > own)}))
+        for split in self.splits:
+            examples = list(trained.data.splits[split][: self.limit])
+            right, depths = zip(*(self._look(trained, batch, deep, steps) for batch, deep in _parts(trained, examples)))
+            count[split], score[split] = shares(torch.cat(right, 1), torch.cat(depths))
+        if own is None:
+            return StaircaseResult(count=count, answer=_at(score, dict.fromkeys(self.splits, 0)))
+        read = {split: DEEPER * own if split in self.deeper else own for split in self.splits}
+        places = {split: steps.index(k) for split, k in read.items()}
+        return replace(StaircaseResult(count=count, answer=_at(score, places)), read=read, steps=steps, score=score)
+
+    @staticmethod
+    def _look(
+        trained: TrainedModel, batch: Batch, depths: Int[Tensor, "B N"], steps: Sequence[int]
+    ) -> tuple[Bool[Tensor, "S B N"], Int[Tensor, "B N"]]:
+        with torch.no_grad(), held_still(trained.model):
+            if trained.iterated is None:
+                logits = trained.model(batch.features, batch.masks).logits
+                assert logits is not None
+                along = logits[None].cpu()
+            else:
+                along = open_case(trained.iterated, batch.features, batch.masks).read_along(steps).logits
+        return along.argmax(-1) == batch.target.cpu(), depths.where(batch.target >= 0, -1).cpu()
+
+    def tables(self, study: Study, results: Results[StaircaseResult]) -> dict[str, Table]:
+        if not results:
+            return {}
+        made = {"depths": _answers(study, results)}
+        for arm in arms_in(study, results):
+            found = by_seed(study, results, arm)
+            if found[0].steps is not None:
+                made |= {f"staircase-{arm}-{split}": _along(study, arm, found, split) for split in found[0].score}
+        return made
+
+
+def shares(
+    right: Bool[Tensor, "S B N"], depths: Int[Tensor, "B N"]
+) -> tuple[dict[str, int], dict[str, tuple[float, ...]]]:
+    """How many there are of each group, and which share of them is right at every step; a depth of -1 is not asked."""
+    asked = depths >= 0
+    count = {TOKENS: int(asked.sum()), WHOLE: int(asked.any(1).sum())}
+    whole = (right | ~asked).all(2)[:, asked.any(1)]
+    score = {TOKENS: _means(right[:, asked]), WHOLE: _means(whole)}
+    for depth in sorted(set(depths[asked].tolist())):
+        these = depths == depth
+        count[str(depth)], score[str(depth)] = int(these.sum()), _means(right[:, these])
+    return count, score
+
+
+def _means(right: Bool[Tensor, "S M"]) -> tuple[float, ...]:
+    return tuple(right.double().mean(1).tolist())
+
+
+def _at(score: Mapping[str, Mapping[str, tuple[float, ...]]], places: Mapping[str, int]) -> dict[str, dict[str, float]]:
+    return {split: {name: rows[places[split]] for name, rows in found.items()} for split, found in score.items()}
+
+
+def _parts(trained: TrainedModel, examples: list[Example]) -> Iterator[tuple[Batch, Int[Tensor, "B N"]]]:
+    """Batches, and the depths of their tokens, which are padded as the answers are."""
+    answering = trained.data.answering
+    depths = [
+        replace(each, target=torch.tensor([depth for name in answering for depth in each.facts[FACT][name]]))
+        for each in examples
+    ]
+    pairs = zip(batched(examples, trained.data), batched(depths, trained.data), strict=True)
+    return ((batch, deep.target) for batch, deep in pairs)
+
+
+def _answers(study: Study, results: Results[StaircaseResult]) -> Table:
+    """Every arm at the step that is read, with the difference to the reference on whole examples."""
+    first = next(iter(results.values()))
+    rows: list[dict[str, Cell]] = []
+    for arm in arms_in(study, results):
+        found = by_seed(study, results, arm)
+        row = SeedRow(arm=arm)
+        for split in first.answer:
+            read = found[0].read
+            row[f"{split} k"] = None if read is None else read[split]
+            for group in (TOKENS, WHOLE):
+                row.add(f"{split} {group}", (each.answer[split][group] for each in found))
+            pairs = [
+                results[arm, seed].answer[split][TOKENS] - results[study.reference, seed].answer[split][TOKENS]
+                for seed in study.seeds
+                if (arm, seed) in results and (study.reference, seed) in results
+            ]
+            mine = arm == study.reference
+            row[f"{split} difference"] = None if mine else mean_and_spread(pairs)[0]
+            row[f"{split} verdict"] = "reference" if mine else verdict(pairs)
+        rows.append(row)
+    return Table.of(
+        f"{study.name}: right answers, within and beyond the depth of training",
+        rows,
+        titles=spread_titles(rows),
+        signed=[f"{split} difference" for split in first.answer],
+        notes=(
+            "k: the step that is read, K, and three times K on problems deeper than those of training; none for arms "
+            "that do not iterate. Whole: examples all of whose tokens are right.",
+            f"Difference: of tokens, arm minus {study.reference}, mean over paired seeds; called: its absolute value "
+            "exceeds twice the sample standard deviation of the paired differences.",
+            SPREADS,
+        ),
+    )
+
+
+def _along(study: Study, arm: str, found: Sequence[StaircaseResult], split: str) -> Table:
+    rows = []
+    first = found[0]
+    assert first.read is not None
+    for place, k in enumerate(first.steps or ()):
+        row: dict[str, Cell] = {"k": f"{k} (read)" if k == first.read[split] else str(k)}
+        for name in first.score[split]:
+            row[name] = mean_and_spread(each.score[split][name][place] for each in found)[0]
+        rows.append(row)
+    return Table.of(
+        f"{study.name}: {arm} on {split}, by the step that is read and the depth of the answer",
+        rows,
+        titles={name: f"depth {name}" for name in first.score[split] if name not in (TOKENS, WHOLE)},
+        digits=dict.fromkeys(first.score[split], 3),
+        notes=("Shares of right answers, means over seeds. Depth: how many exchanges an answer needs.",),
+    )
