@@ -199,6 +199,47 @@ def statements_tiny() -> Study:
     )
 
 
+# -- problems that need iteration --------------------------------------------------------------------------------------
+
+
+WIDE = {"dim": 112}
+"""A joint state nearly twice as wide as the equilibrium's two."""
+
+
+def trail(setting: Setting) -> Study:
+    """Who follows a trail between the modalities, and who follows one deeper than in training?
+
+    Every card and rule says its colour, up to four exchanges away in training and up to twelve on the split `deep`,
+    where arms that iterate are read at three times their K. At matched parameters: concatenation, shallow and wide
+    attention, deep and thin self-attention; a deep cross-attention of the equilibrium's FLOPs at K; and controls that
+    tell "mutual" from "iterated", trained by the same recipe: one joint state, narrow and wide, and the equilibrium
+    without gate and own path, which is iterated cross-attention.
+
+    Command: meq study run duels --rates 3
+    Duration: about an hour and a half on two cores with three learning rates for every arm.
+    Expect: single-pass arms that stop where their layers end, and equilibria that answer nearly all at any depth.
+    """
+    as_much = MatchedSize(to=EQUILIBRIUM, size="depth", part="flops")
+    matched = MatchedSize(to=EQUILIBRIUM)
+    arms = (
+        equilibrium(setting),
+        baseline(setting, "concat"),
+        *(baseline(setting, name) for name in ATTENTION),
+        baseline(setting, "self-attention", "self-attention-thin", options={"depth": 6}),
+        baseline(setting, "cross-attention", "cross-attention-deep", match=as_much),
+        baseline(setting, "single-state"),
+        baseline(setting, "single-state", "single-state-wide", options=WIDE),
+        replace(equilibrium(setting, "iterated-cross", gate=False, own=False), match=matched),
+    )
+    return study_of(
+        setting,
+        "Who follows a trail that is deeper than in training?",
+        arms,
+        groups={"best single pass": ("concat", *ATTENTION, "self-attention-thin", "cross-attention-deep")},
+        measures={"staircase": {}, "fixed-point": {"limit": 300}},
+    )
+
+
 # -- parts of the model and of its objective taken away, one at a time -------------------------------------------------
 
 

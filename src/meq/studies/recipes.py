@@ -60,6 +60,8 @@ STUDIES: Registry[Recipe] = Registry(
         "grounding": Recipe(make=laboratory.grounding, on=("scenes", "snli-ve")),
         "tree-order": Recipe(make=laboratory.tree_order, on=(TABLE, "mosei")),
         "hops": Recipe(make=laboratory.hops, on=("scenes",)),
+        "duels": Recipe(make=laboratory.trail, on=("duels",)),
+        "relay": Recipe(make=laboratory.trail, on=("relay",)),
         "demo": Recipe(make=laboratory.demo, on=_EVERY),
     },
     error=StudyError,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from meq.data.request import DATA_SETS, DataRequest
@@ -41,6 +42,8 @@ class Setting:
     train: TrainConfig = field(default_factory=TrainConfig)
     seeds: tuple[int, ...] = SEEDS
     quick: bool = False
+    depth: str = "fixed"
+    """How deep the updates of arms that iterate go, see `TrainConfig.depth`."""
     kinds: tuple[str, ...] = ()
     """What its statements are made of, from shallow to deep; empty where examples have no depth."""
 
@@ -84,6 +87,16 @@ SMALL = {"dim": 64, "heads": 4, "steps": 6, "damping": 0.5, "hidden": 128, "head
 SHORT = TrainConfig(epochs=12, batch_size=64, learning_rate=1e-3)
 DEPTHS = ("existence", "binding")
 
+TRAIL = Setting(
+    data=DataConfig(name="duels", options={"train": 19_206}),
+    shape={"dim": 64, "heads": 4, "steps": 8, "damping": 1.0, "hidden": 64, "head_width": 64},
+    lambda_j=0.0,
+    lambda_f=0.0,
+    train=TrainConfig(epochs=1, batch_size=32, learning_rate=2e-3),
+    depth="settle(2, 8, free=40, tracked=4)",
+)
+"""Every example is seen once; read where problems of the trained depth need four steps, with as many to spare."""
+
 FULL: Mapping[str, Setting] = {
     "snli-ve": _paper("snli-ve", TrainConfig(epochs=10, batch_size=32), damping="learned", probes=5),
     "hateful-memes": _paper("hateful-memes", TrainConfig(epochs=10, batch_size=32)),
@@ -110,6 +123,8 @@ FULL: Mapping[str, Setting] = {
     "statements": Setting(
         data=DataConfig(name="statements"), shape={**SMALL, "steps": 10, "hidden": 256}, train=replace(SHORT, epochs=20)
     ),
+    "duels": TRAIL,
+    "relay": replace(TRAIL, data=replace(TRAIL.data, name="relay")),
     "easy-vqa": Setting(data=DataConfig(name="easy-vqa"), shape={**SMALL, "steps": 10}, train=SHORT),
 }
 """The paper's five benchmarks and COD10K with its hyperparameters; sets that it does not have, with ours."""
@@ -126,6 +141,7 @@ def _quickened(setting: Setting) -> Setting:
 
 QUICK: Mapping[str, Setting] = {
     **{name: _quickened(setting) for name, setting in FULL.items()},
+    **{name: replace(FULL[name], quick=True) for name in ("duels", "relay")},
     "scenes": Setting(data=DataConfig(name="scenes"), shape=SMALL, train=SHORT, kinds=DEPTHS, quick=True),
     "statements": Setting(data=DataConfig(name="statements"), shape=SMALL, train=replace(SHORT, epochs=8), quick=True),
 }
@@ -179,6 +195,7 @@ def equilibrium(setting: Setting, name: str = EQUILIBRIUM, *, without: Sequence[
         model="tree" if tree else "meq",
         options={**setting.shape, **tree, **options},
         penalties=penalties,
+        train=_train_of(setting),
     )
 
 
@@ -188,13 +205,30 @@ def graph(setting: Setting, name: str = EQUILIBRIUM, **options: Any) -> ArmConfi
 
 
 def baseline(
-    setting: Setting, model: str, name: str | None = None, *, match: MatchedSize | None = WHOLE_MODEL
+    setting: Setting,
+    model: str,
+    name: str | None = None,
+    *,
+    match: MatchedSize | None = WHOLE_MODEL,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> ArmConfig:
-    """A baseline, as large as the equilibrium unless told otherwise."""
+    """A baseline, as large as the equilibrium unless told otherwise, with further options of its own."""
     takes = inspect.signature(ARMS[model].model).parameters
-    options = {key: setting.shape[key] for key in SHARED if key in setting.shape and key in takes}
-    penalties = setting.penalties if model in ITERATED else {}
-    return ArmConfig(name=name or model, model=model, options=options, penalties=penalties, match=match)
+    shared = {key: setting.shape[key] for key in SHARED if key in setting.shape and key in takes}
+    iterates = model in ITERATED
+    return ArmConfig(
+        name=name or model,
+        model=model,
+        options={**shared, **options},
+        penalties=setting.penalties if iterates else {},
+        train=_train_of(setting) if iterates else {},
+        match=match,
+    )
+
+
+def _train_of(setting: Setting) -> dict[str, Any]:
+    """What arms that iterate are trained with besides."""
+    return {} if setting.depth == "fixed" else {"depth": setting.depth}
 
 
 def study_of(

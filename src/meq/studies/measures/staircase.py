@@ -26,6 +26,7 @@ from meq.studies.measures.contract import (
     arms_in,
     batched,
     by_seed,
+    check_split,
     mean_and_spread,
     spread_titles,
 )
@@ -69,10 +70,7 @@ class Staircase(Measure[StaircaseResult]):
 
     def check(self, study: Study, prepared: PreparedData) -> None:
         for split in self.splits:
-            if split not in prepared.data.splits:
-                raise StudyError(
-                    f"{prepared.data.name} has no split {split!r}; it has {', '.join(prepared.data.splits)}"
-                )
+            check_split(prepared.data, split)
         some = prepared.data.splits[self.splits[0]][0]
         if prepared.data.head != "tokens" or FACT not in some.facts:
             raise StudyError(
@@ -87,8 +85,9 @@ class Staircase(Measure[StaircaseResult]):
         steps = (0,) if own is None else tuple(sorted({*range(DEEPER * own + 1), *(k for k in FAR if k > own)}))
         for split in self.splits:
             examples = list(trained.data.splits[split][: self.limit])
-            right, depths = zip(*(self._look(trained, batch, deep, steps) for batch, deep in _parts(trained, examples)))
-            count[split], score[split] = shares(torch.cat(right, 1), torch.cat(depths))
+            looks = [self._look(trained, batch, deep, steps) for batch, deep in _parts(trained, examples)]
+            right, depths = torch.cat([each for each, _ in looks], 1), torch.cat([each for _, each in looks])
+            count[split], score[split] = shares(right, depths)
         if own is None:
             return StaircaseResult(count=count, answer=_at(score, dict.fromkeys(self.splits, 0)))
         read = {split: DEEPER * own if split in self.deeper else own for split in self.splits}
