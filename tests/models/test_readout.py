@@ -4,7 +4,7 @@ import pytest
 import torch
 from models.zoo import build, features_for
 
-from meq.models.readout import ControlReadout, MergedReadout, PooledReadout
+from meq.models.readout import ControlReadout, FirstTokenReadout, MergedReadout, PooledReadout
 
 
 @pytest.fixture
@@ -21,6 +21,19 @@ def test_pooling_is_the_mean_of_the_real_tokens_or_the_stand_in(state: dict[str,
     torch.testing.assert_close(pooled["a"], state["a"].mean(1))
     torch.testing.assert_close(pooled["b"][1], state["b"][1, 0])
     assert (pooled["b"][2] == 7).all()
+
+
+def test_the_first_token_is_read_or_the_stand_in(state: dict[str, torch.Tensor]) -> None:
+    pool = FirstTokenReadout(["a", "b"], 8).double()
+    with torch.no_grad():
+        pool.stand_ins["b"].fill_(7)
+    masks = {"b": torch.tensor([[True, True], [True, False], [False, False]])}
+    read = pool(state, masks)
+    torch.testing.assert_close(read["a"], state["a"][:, 0])
+    torch.testing.assert_close(read["b"][:2], state["b"][:2, 0])
+    assert (read["b"][2] == 7).all()
+    vectors = {name: z[:, 1] for name, z in state.items()}
+    torch.testing.assert_close(pool(vectors, {})["a"], vectors["a"])
 
 
 def test_the_merge_reads_across_and_its_control_does_not(state: dict[str, torch.Tensor]) -> None:

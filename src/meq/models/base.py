@@ -200,7 +200,9 @@ class FusionModel(Saveable, nn.Module):
         assert self.head is not None
         seen = torch.cat([self.token_summary(state[name], pooled) for name in self.answering], dim=1)
         real = torch.cat([token_mask(masks.get(name), state[name]) for name in self.answering], dim=1)
-        return self.head(seen).masked_fill(~real[..., None], 0), real
+        # the pool is touched on purpose: parameters that no loss depends on would break distributed training
+        unused = sum((0 * weights.sum() for weights in self.pool.parameters()), start=seen.new_zeros(()))
+        return (self.head(seen) + unused).masked_fill(~real[..., None], 0), real
 
     def _checked_answering(self, asked: Sequence[str] | None) -> tuple[str, ...]:
         if self.head_kind != "tokens":

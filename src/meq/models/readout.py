@@ -1,4 +1,4 @@
-"""Readouts turn states into a summary: pooled concatenation, a cross-attention merge, and the merge's control."""
+"""Readouts turn states into a summary: pooled concatenation, first tokens, a cross-attention merge, its control."""
 
 from __future__ import annotations
 
@@ -27,6 +27,15 @@ class PooledReadout(nn.Module):
             mean = z if z.ndim == 2 else masked_mean(z, mask if mask is None or mask.ndim == 2 else mask[:, None])
             pooled[name] = or_stand_in(mean, mask, self.stand_ins[name])
         return pooled
+
+
+class FirstTokenReadout(PooledReadout):
+    """The state of each modality's first token: where a question stands there, it reads for itself what it asks."""
+
+    def forward(self, state: State, masks: Masks) -> dict[str, Float[Tensor, "B D"]]:
+        first = {name: z if z.ndim == 2 else z[:, 0] for name, z in state.items()}
+        real = {name: mask if mask.ndim == 1 else mask[:, 0] for name, mask in masks.items()}
+        return {name: or_stand_in(z, real.get(name), self.stand_ins[name]) for name, z in first.items()}
 
 
 class MergedReadout(PooledReadout):
@@ -62,6 +71,7 @@ class ControlReadout(MergedReadout):
 
 READOUTS: Mapping[str, type[PooledReadout]] = {
     "pooled": PooledReadout,
+    "first": FirstTokenReadout,
     "merge": MergedReadout,
     "control": ControlReadout,
 }
@@ -70,4 +80,6 @@ READOUTS: Mapping[str, type[PooledReadout]] = {
 def make_readout(kind: str, modalities: Sequence[str], dim: int, heads: int) -> PooledReadout:
     if kind not in READOUTS:
         raise ValueError(f"there is no readout {kind!r}: {nearest(kind, READOUTS)}")
-    return PooledReadout(modalities, dim) if kind == "pooled" else READOUTS[kind](modalities, dim, heads)  # type: ignore[call-arg]
+    if kind in ("pooled", "first"):
+        return READOUTS[kind](modalities, dim)
+    return READOUTS[kind](modalities, dim, heads)  # type: ignore[call-arg]
