@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 from meq.options import nearest
 from meq.registry import Registry
 from meq.studies.study import STUDY
-from meq.viz import run_figures, study_figures
+from meq.viz import run_figures, staircase, study_figures
 from meq.viz.run_figures import ReportedRun, open_reported_run
 from meq.viz.study_figures import ReportedStudy, open_reported_study
 from meq.viz.style import Drawing, save
@@ -57,6 +57,8 @@ STUDY_FIGURES: Registry[FigureEntry[ReportedStudy]] = Registry(
         "arms": FigureEntry(place="comparison", draw=study_figures.arms),
         "score-along-k": FigureEntry(place="steps", draw=study_figures.score_by_step),
         "residual-along-k": FigureEntry(place="steps", draw=study_figures.residual_by_step),
+        "staircase": FigureEntry(place="steps", draw=staircase.staircases),
+        "trail": FigureEntry(place="steps", draw=staircase.trail),
         "grounding": FigureEntry(place="grounding", draw=study_figures.grounding),
         "training": FigureEntry(place="training", draw=study_figures.training),
     },

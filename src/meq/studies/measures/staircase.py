@@ -42,6 +42,17 @@ DEEPER = 3
 
 
 @dataclass(frozen=True, kw_only=True)
+class FollowedExample:
+    """What every token of one example says at every step: the first of the deepest ones."""
+
+    split: str
+    id: str
+    steps: tuple[int, ...]
+    answers: tuple[tuple[int, ...], ...]
+    """A row per step, the tokens of all modalities that answer one after the other."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class StaircaseResult:
     """By split, and by group: all tokens, whole examples, and the tokens of each depth. Shares of right answers."""
 
@@ -53,6 +64,7 @@ class StaircaseResult:
     steps: tuple[int, ...] | None = field(default=None, metadata=SINCE)
     score: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict, metadata=SINCE)
     """At each of the steps."""
+    example: FollowedExample | None = field(default=None, metadata=SINCE)
 
 
 @checked_options
@@ -92,7 +104,14 @@ class Staircase(Measure[StaircaseResult]):
             return StaircaseResult(count=count, answer=_at(score, dict.fromkeys(self.splits, 0)))
         read = {split: DEEPER * own if split in self.deeper else own for split in self.splits}
         places = {split: steps.index(k) for split, k in read.items()}
-        return replace(StaircaseResult(count=count, answer=_at(score, places)), read=read, steps=steps, score=score)
+        return StaircaseResult(
+            count=count,
+            answer=_at(score, places),
+            read=read,
+            steps=steps,
+            score=score,
+            example=self._follow(trained, steps[: DEEPER * own + 1]),
+        )
 
     @staticmethod
     def _look(
@@ -106,6 +125,17 @@ class Staircase(Measure[StaircaseResult]):
             else:
                 along = open_case(trained.iterated, batch.features, batch.masks).read_along(steps).logits
         return along.argmax(-1) == batch.target.cpu(), depths.where(batch.target >= 0, -1).cpu()
+
+    def _follow(self, trained: TrainedModel, steps: Sequence[int]) -> FollowedExample:
+        split = self.splits[-1]
+        examples = trained.data.splits[split][: self.limit]
+        deepest = max(examples, key=lambda each: max(depth for row in each.facts[FACT].values() for depth in row))
+        batch = trained.data.collate([deepest])
+        assert trained.iterated is not None
+        with torch.no_grad(), held_still(trained.model):
+            logits = open_case(trained.iterated, batch.features, batch.masks).read_along(steps).logits
+        answers = tuple(tuple(row) for row in logits[:, 0].argmax(-1).tolist())
+        return FollowedExample(split=split, id=deepest.id, steps=tuple(steps), answers=answers)
 
     def tables(self, study: Study, results: Results[StaircaseResult]) -> dict[str, Table]:
         if not results:
