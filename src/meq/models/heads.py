@@ -16,6 +16,7 @@ HEADS = {
     "choices": "one of A choices, each scored by the same model (VCR): logits for a softmax over the choices",
     "score": "one number (regression)",
     "ordinal": "one of C ordered classes (sentiment): log-probabilities from one score and C - 1 thresholds",
+    "tokens": "one of C classes for every token of the answering modalities: logits for a softmax per token",
 }
 
 
