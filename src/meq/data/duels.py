@@ -1,8 +1,8 @@
 """duels and relay: cards in a picture and rules in a text that ask each other for a colour, to any depth.
 
-Generated from a seed; nothing to download. A card or rule says a colour, or whom of the other modality to ask: one token
-in `relay`, two in `duels`, whose answers then play rock-paper-scissors. Tokens have to be followed from the picture to
-the text and back as often as the trail is long. Examples come in groups of nine (`duels_worlds`): given the picture
+Generated from a seed; nothing to download. A card or rule says a colour, or whom of the other modality to ask: one in
+`relay`, two in `duels`, whose answers then play rock-paper-scissors. To know a colour, one has to go from the picture
+to the text and back as often as the trail is long. Examples come in groups of nine (`duels_worlds`): given the picture
 alone, or the text alone, every token that asks somebody has each colour equally often.
 """
 
@@ -65,11 +65,11 @@ def duels(
 ) -> DataSet:
     """Generate the set; the same arguments always give the same examples.
 
-    The depth of an example is drawn from 1 to `depth`, in the split `deep` (of `deep_test` examples) from `depth` + 1 to
-    `deep`. `n`: cards, and rules; a square number. `form`: pixels, or symbols, where tokens are features already.
+    The depth of an example is drawn from 1 to `depth`; in the split `deep`, of `deep_test` examples, from `depth` + 1
+    to `deep`. `n`: cards, and rules; a square number. `form`: pixels, or symbols, where tokens are features already.
     `ask`: all, where every card and rule says its colour, or one, where the text begins with a question about a card.
-    `size`: pixels of the picture's side, 48 per card unless given. `noise`: from 0 to 1, of the picture. Splits share no
-    picture and no text, and dev and test do not change with the size of train.
+    `size`: pixels of the picture's side, 48 per card unless given. `noise`: from 0 to 1, of the picture. Splits share
+    no picture and no text, and dev and test do not change with the size of train.
     """
     counts = {"train": train, "dev": dev, "test": test, "deep": deep_test}
     return _make("duels", 2, counts, _Asked(depth, deep, n, form, ask, size, noise, seed))
@@ -193,7 +193,7 @@ def _example(row: _Row, *, asked: _Asked, size: int) -> Example:
     trail = world.trail(*start)
     group = f"{row.split}-{row.number}"
     picture = f"{group}-{row.turns[0]}"
-    facts = {
+    facts: dict[str, Any] = {
         "depth": world.depth,
         "hops": int(world.depths[start]),
         "token_depths": {name: tuple(each) for name, each in zip(MODALITIES, world.depths.tolist(), strict=True)},
@@ -211,7 +211,7 @@ def _example(row: _Row, *, asked: _Asked, size: int) -> Example:
         seeds = (asked.seed, SPLITS.index(row.split), row.number, row.turns[0], 1)
         cards = _cards(world, size=size, noise=asked.noise, seeds=seeds)
         facts["masks"] = Masks(cards, tuple(token for side, token in trail if side == 0))
-        said = [f"{sentence}." for sentence in world.sentences(1)]
+        said = [f"{sentence}." for sentence in facts["rules"]]
         question = [f"which colour is {SIGNS[world.signs[start]]}?"] if one else []
         content = {
             "image": DrawnPicture(f"cards {picture}", partial(draw_cards, cards)),

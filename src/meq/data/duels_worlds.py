@@ -42,7 +42,7 @@ Links = Int[np.ndarray, "2 N W"]
 """By modality and token: the tokens of the other modality that it asks, -1 for a terminal."""
 
 
-def winner(one: Int[np.ndarray, "..."], other: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
+def winner(one: Int[np.ndarray, "*axes"], other: Int[np.ndarray, "*axes"]) -> Int[np.ndarray, "*axes"]:
     """The colour that beats the other, colour c beats c - 1 (mod 3)."""
     return np.where((other - one) % TURNS == 1, other, one)
 
@@ -96,14 +96,13 @@ class Group:
 
     def sentences(self, side: int) -> tuple[str, ...]:
         """What every token of a modality says, in words: "star: the winner of moon and cross"."""
-        return tuple(self._sentence(side, token) for token in range(self.signs.shape[1]))
-
-    def _sentence(self, side: int, token: int) -> str:
-        name = SIGNS[self.signs[side, token]]
-        if self.colours[side, token] >= 0:
-            return f"{name}: {COLOURS[self.colours[side, token]]}"
-        asked = [SIGNS[self.signs[1 - side, other]] for other in self.links[side, token]]
-        return f"{name}: the same as {asked[0]}" if len(asked) == 1 else f"{name}: the winner of {' and '.join(asked)}"
+        own, others = ([SIGNS[sign] for sign in self.signs[each].tolist()] for each in (side, 1 - side))
+        said = []
+        for name, asked, colour in zip(own, self.links[side].tolist(), self.colours[side].tolist(), strict=True):
+            named = [others[each] for each in asked]
+            words = "the same as " if len(named) == 1 else "the winner of "
+            said.append(f"{name}: {words + ' and '.join(named) if colour < 0 else COLOURS[colour]}")
+        return tuple(said)
 
 
 @dataclass(frozen=True, kw_only=True)
