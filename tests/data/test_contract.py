@@ -21,6 +21,8 @@ from meq.models.heads import HEADS
 OPTIONS: dict[str, dict[str, Any]] = {
     "statements": {"train": 8, "dev": 4, "test": 4},
     "scenes": {"train": 18, "dev": 18, "test": 18},
+    "duels": {"train": 18, "dev": 18, "test": 18, "deep_test": 18},
+    "relay": {"train": 18, "dev": 18, "test": 18, "deep_test": 18},
     "cod10k": {"dev": 0.3},
     "easy-vqa": {"dev": 0.002},
 }
@@ -115,6 +117,10 @@ def test_targets_are_what_the_head_answers(data: DataSet) -> None:
             assert 0 <= float(target.min()) <= float(target.max()) <= 1
         elif data.head == "score":
             assert bool(torch.isfinite(target))
+        elif data.head == "tokens":
+            assert set(data.answering) <= set(data.modalities)
+            assert (target.dtype, target.ndim) == (torch.long, 1)
+            assert -1 <= int(target.min()) <= int(target.max()) < len(data.labels)
         else:
             assert target.dtype == torch.long
             assert 0 <= int(target) < len(data.labels)
@@ -123,7 +129,8 @@ def test_targets_are_what_the_head_answers(data: DataSet) -> None:
 def test_the_metric_scores_logits(data: DataSet) -> None:
     targets = [example.target for split, example in some(data) if split == "dev" and example.target is not None]
     target = torch.stack(targets)
-    logits = torch.randn(len(target), 1 if data.head == "score" else len(data.labels))
+    answers = target.shape[1:] if data.head == "tokens" else ()
+    logits = torch.randn(len(target), *answers, 1 if data.head == "score" else len(data.labels))
     for metric in (data.metric, *data.also):
         assert isinstance(metric(logits, target), float), metric.name
 

@@ -49,7 +49,8 @@ def test_a_table_with_pictures_is_checked_without_torch(tmp_path: Path) -> None:
 
 def test_a_generated_set_of_pictures_is_checked_without_torch(tmp_path: Path) -> None:
     code = "from meq.data.check import check\nassert check('scenes', train=36, dev=18, test=18).ok\n"
-    run(IMPORTS + code + NO_TORCH, tmp_path)
+    duels = "assert check('duels', train=36, dev=18, test=18).ok\n"
+    run(IMPORTS + code + duels + NO_TORCH, tmp_path)
 
 
 def test_names_that_modules_use_themselves_are_known_without_asking_torch(tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ def test_a_mistyped_name_is_answered_with_the_nearest() -> None:
 
 
 def test_an_encoder_of_another_kind_is_answered_with_those_that_fit() -> None:
-    with pytest.raises(EncoderError, match=r"'patches' reads image, not text: take 'words' or 'minilm' or 'clip'"):
+    with pytest.raises(
+        EncoderError, match=r"'patches' reads image, not text: take 'words' or 'sentences' or 'minilm' or 'clip'"
+    ):
         make_encoder("patches", "text")
 
 

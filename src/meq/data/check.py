@@ -145,6 +145,8 @@ class _Walk:
             elif self.data.head == "score":
                 score = float(example.target)
                 scores = (min(score, scores[0]), max(score, scores[1])) if scores else (score, score)
+            elif self.data.head == "tokens":  # each token has an answer of its own, or -1 for none
+                labels.update(self._class(int(each), place) for each in example.target if each != -1)
             else:
                 labels[self._label(example.target, place)] += 1
         own = self.data.labels if len(self.data.labels) <= LABELS else ()
@@ -161,9 +163,9 @@ class _Walk:
         """The label's name; of soft labels, the strongest one's."""
         if self.data.head == "labels":
             return self.data.labels[int(target.argmax())] if bool((target > 0).any()) else "(none of the labels)"
-        number = int(target)
-        if self.data.head == "choices":
-            return f"choice {number}"
+        return f"choice {int(target)}" if self.data.head == "choices" else self._class(int(target), place)
+
+    def _class(self, number: int, place: str) -> str:
         if not 0 <= number < len(self.data.labels):
             self.findings.report("wrong label", f"its label is {number}, of {len(self.data.labels)}", file=place)
             return f"({number})"

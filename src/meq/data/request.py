@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from meq.data.cod10k import cod10k
 from meq.data.contract import DataSet
+from meq.data.duels import duels, relay
 from meq.data.easy_vqa import easy_vqa
 from meq.data.findings import DataError, Findings
 from meq.data.hateful_memes import hateful_memes
@@ -72,6 +73,8 @@ def register_data_set(name: str, *, summary: str, metric: str, embedded: bool = 
 
 for _name, _read, _metric, _embedded, _summary in (
     ("scenes", scenes, "accuracy", True, "pictures of shapes, partly covered, and statements: true, false or open"),
+    ("duels", duels, "token accuracy", True, "cards and rules that ask two of each other: who wins, to any depth"),
+    ("relay", relay, "token accuracy", True, "cards and rules that ask one of each other: trails of any depth"),
     ("statements", statements, "accuracy", True, "grids of shapes and statements, already features"),
     ("snli-ve", snli_ve, "accuracy", False, "SNLI-VE: does the picture entail the sentence?"),
     ("hateful-memes", hateful_memes, "auroc", False, "Hateful Memes: picture and text together"),

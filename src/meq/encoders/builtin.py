@@ -52,7 +52,7 @@ class Patches(Encoder):
             raise ValueError(f"Patches: grid must lie between 1 and 64, got {grid}")
         self.grid = grid
         self.name = f"patches-{grid}x{grid}-v1"
-        self.weight_hash = _definition_hash(
+        self.weight_hash = definition_hash(
             self.name, SIDE, BITMAP, HUES, SHADES, EDGES, OUTLINE, FOLDS, FAINT, NOTHING, PATCH_GAIN
         )
         self.width = DESCRIPTORS + 2 * grid
@@ -63,13 +63,17 @@ class Patches(Encoder):
     def _encode(self, content: Content) -> Tokens:
         image, whole = content_of(Picture, content, self.name, "pictures").open_scaled(self.grid * SIDE)
         image = image.convert("RGB")
-        features = PATCH_GAIN * np.concatenate([describe(_cut(image, self.grid)), _place_code(self.grid)], axis=1)
-        return Tokens(features=torch.from_numpy(features.astype(np.float32)), boxes=self._boxes(*whole))
+        scaling = Image.Resampling.BOX if min(image.size) > self.grid * SIDE else None
+        patches = cut(image, self.grid, SIDE, scaling)
+        features = PATCH_GAIN * np.concatenate([describe(patches), place_code(self.grid)], axis=1)
+        return Tokens(features=torch.from_numpy(features.astype(np.float32)), boxes=grid_boxes(self.grid, *whole))
 
-    def _boxes(self, width: int, height: int) -> torch.Tensor:
-        row, column = torch.arange(self.grid).repeat_interleave(self.grid), torch.arange(self.grid).repeat(self.grid)
-        corners = torch.stack([column, row, column + 1, row + 1], dim=1)
-        return corners.float() * torch.tensor([width, height, width, height]) / self.grid
+
+def grid_boxes(grid: int, width: int, height: int) -> Float[torch.Tensor, "T 4"]:
+    """The places of a grid's cells in a picture of that size, row by row."""
+    row, column = torch.arange(grid).repeat_interleave(grid), torch.arange(grid).repeat(grid)
+    corners = torch.stack([column, row, column + 1, row + 1], dim=1)
+    return corners.float() * torch.tensor([width, height, width, height]) / grid
 
 
 def describe(patches: Patch) -> Float[np.ndarray, "T W"]:
@@ -93,11 +97,13 @@ def describe(patches: Patch) -> Float[np.ndarray, "T W"]:
     return np.concatenate(parts, axis=1)
 
 
-def _cut(image: Image.Image, grid: int) -> Patch:
+def cut(
+    image: Image.Image, grid: int, side: int, scaling: Image.Resampling | None
+) -> Float[np.ndarray, "T side side 3"]:
     """The picture scaled to whole patches: fractions of a pixel at their borders are shared out, nothing is cropped."""
-    scaled = image.resize((grid * SIDE, grid * SIDE), Image.Resampling.BOX if min(image.size) > grid * SIDE else None)
-    pixels = np.asarray(scaled, dtype=np.float32).reshape(grid, SIDE, grid, SIDE, 3)
-    return pixels.swapaxes(1, 2).reshape(grid * grid, SIDE, SIDE, 3)
+    scaled = image.resize((grid * side, grid * side), scaling)
+    pixels = np.asarray(scaled, dtype=np.float32).reshape(grid, side, grid, side, 3)
+    return pixels.swapaxes(1, 2).reshape(grid * grid, side, side, 3)
 
 
 def _figure(patches: Patch) -> Map:
@@ -183,7 +189,7 @@ def _symmetry(figure: Map) -> Float[np.ndarray, "T S"]:
     return there * np.concatenate([repeats, round_, np.ones_like(round_)], axis=1)
 
 
-def _place_code(grid: int) -> Float[np.ndarray, "T P"]:
+def place_code(grid: int) -> Float[np.ndarray, "T P"]:
     """The row and the column, one-hot."""
     row, column = np.divmod(np.arange(grid * grid), grid)
     return np.concatenate([np.eye(grid)[row], np.eye(grid)[column]], axis=1)
@@ -219,7 +225,7 @@ class Words(Encoder):
             raise ValueError(f"Words: max_words must be at least 1, got {max_words}")
         self.max_words = max_words
         self.name = f"words-{max_words}-v1"
-        self.weight_hash = _definition_hash(self.name, VOCABULARY, BUCKETS, WAVES, WORD.pattern, WORD_GAIN)
+        self.weight_hash = definition_hash(self.name, VOCABULARY, BUCKETS, WAVES, WORD.pattern, WORD_GAIN)
         self.width = len(VOCABULARY) + BUCKETS + 2 * WAVES
         self.truncated = 0
         """How many of the texts encoded so far were longer than `max_words`."""
@@ -245,10 +251,16 @@ def word_code(word: str) -> Float[np.ndarray, " W"]:
     if word in VOCABULARY:
         code[VOCABULARY.index(word)] = 1
         return code
-    padded = f"<{word}>"
+    code[len(VOCABULARY) :] = hashed(word, BUCKETS)
+    return code
+
+
+def hashed(word: str, buckets: int) -> Float[np.ndarray, " W"]:
+    """Signed hashes of a word and its letter triples, of length one."""
+    code, padded = np.zeros(buckets), f"<{word}>"
     for piece in [padded, *(padded[start : start + 3] for start in range(len(padded) - 2))]:
         number = int.from_bytes(hashlib.blake2b(piece.encode(), digest_size=8).digest(), "little")
-        code[len(VOCABULARY) + number % BUCKETS] += 1 if number >> 63 else -1
+        code[number % buckets] += 1 if number >> 63 else -1
     length = np.sqrt((code**2).sum())
     return code / length if length else code
 
@@ -259,6 +271,6 @@ def _position_code(count: int) -> Float[np.ndarray, "N P"]:
     return 0.2 * np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
 
 
-def _definition_hash(*parts: object) -> str:
+def definition_hash(*parts: object) -> str:
     """Stands for the hash of weights. A changed way of describing needs a new version in the encoder's name."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()

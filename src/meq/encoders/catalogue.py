@@ -87,6 +87,12 @@ _ENTRIES = {
     "words": EncoderEntry(
         classes={"text": "meq.encoders.builtin:Words"}, summary="words by a vocabulary and by hashing"
     ),
+    "pixels": EncoderEntry(
+        classes={"image": "meq.encoders.pixels:Pixels"}, summary="cells of a picture by their own pixels"
+    ),
+    "sentences": EncoderEntry(
+        classes={"text": "meq.encoders.sentences:Sentences"}, summary="sentences of a text by their words in order"
+    ),
     "cnn": EncoderEntry(
         classes=dict.fromkeys(("image", "regions"), "meq.encoders.offline:ImageNetCells"),
         summary="EfficientNet-Lite0, trained on ImageNet: 7 x 7 cells",

@@ -34,7 +34,10 @@ NOT_BUILT_IN = {
 
 
 def default_encoders(data: DataSet) -> dict[str, Encoder]:
-    """A built-in encoder for every modality that has to be encoded; a set that is drawn on a grid is cut along it."""
+    """A built-in encoder for every modality that has to be encoded; a set that is drawn on a grid is cut along it.
+
+    The facts of a set may say by which: `read_by` maps modalities to encoders' names, `grid` is that of its pictures.
+    """
     return choose_encoders(data, {})
 
 
@@ -72,7 +75,8 @@ def _built_in(data: DataSet, modality: str, kind: str) -> Encoder:
     if kind not in BUILT_IN:
         raise ValueError(f"{data.name}: {modality!r} holds {NOT_BUILT_IN[kind]}")
     drawn = {"grid": int(data.facts["grid"])} if kind == "image" and "grid" in data.facts else {}
-    return make_encoder(BUILT_IN[kind], kind, options=drawn)
+    own = data.facts.get("read_by", {})  # a generated set says which built-in encoder it was made for
+    return make_encoder(own.get(modality, BUILT_IN[kind]), kind, options=drawn)
 
 
 def preferred_names(data: DataSet, chosen: Mapping[str, str | None]) -> dict[str, str]:

@@ -117,8 +117,16 @@ def _answer(data: DataSet, target: Tensor | None) -> str:
         return f"{float(target):g}"
     if target.ndim == 0:
         return data.labels[int(target)]
+    if data.head == "tokens":
+        return _by_token(target, data.labels)
     best = [(float(target[k]), data.labels[k]) for k in target.nonzero().flatten().tolist()]
     return ", ".join(f"{label} ({worth:g})" for worth, label in sorted(best, reverse=True)) or "none of the labels"
+
+
+def _by_token(target: Tensor, labels: Sequence[str]) -> str:
+    """How many tokens have each answer: a target of the head "tokens"."""
+    counts = [int((target == number).sum()) for number in range(len(labels))]
+    return ", ".join(f"{count} {label}" for count, label in zip(counts, labels, strict=True) if count)
 
 
 def _content_line(content: Content | None) -> str:
@@ -251,6 +259,8 @@ def _label(target: Tensor | None, labels: Sequence[str]) -> tuple[str, str]:
         return "no label", TINTS[-1]
     if target.is_floating_point() and target.numel() == 1:
         return f"{target.item():.2f}", TINTS[3]
+    if target.numel() > 1 and not target.is_floating_point():
+        return _by_token(target, labels), TINTS[-1]
     if target.numel() > 1 and not bool((target > 0).any()):
         return "none of the known answers", TINTS[-1]
     number = int(target.argmax() if target.numel() > 1 else target)
