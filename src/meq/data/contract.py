@@ -179,8 +179,6 @@ class DataSet:
     metric: Metric
     also: Sequence[Metric] = ()
     """Further metrics that are reported, never selected by."""
-    answering: Sequence[str] = ()
-    """The modalities whose tokens answer, in the order of a target's entries; for the head "tokens"."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """How it was made, options and choices; part of every record."""
     answering: Sequence[str] = ()

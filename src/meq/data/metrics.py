@@ -123,19 +123,6 @@ def joint_accuracy(q2a_logits: Tensor, q2a_target: Tensor, qa2r_logits: Tensor, 
     return right.double().mean().item()
 
 
-def _token_accuracy(logits: Tensor, target: Tensor) -> float:
-    """The share of right answers over all tokens (logits N T C, target N T); -1 marks a token without one."""
-    asked = target >= 0
-    return (logits.argmax(-1) == target)[asked].double().mean().item()
-
-
-def _whole_accuracy(logits: Tensor, target: Tensor) -> float:
-    """The share of samples all of whose answered tokens are right."""
-    return ((logits.argmax(-1) == target) | (target < 0)).all(1).double().mean().item()
-
-
-TOKEN_ACCURACY = register_metric("token accuracy")(_token_accuracy)
-WHOLE_ACCURACY = register_metric("whole accuracy")(_whole_accuracy)
 AUROC = register_metric("auroc")(_auroc)
 SOFT_ACCURACY = register_metric("soft accuracy")(_soft_accuracy)
 

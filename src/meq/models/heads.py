@@ -17,7 +17,6 @@ HEADS = {
     "score": "one number (regression)",
     "tokens": "one of C classes for every token of the modalities that answer: logits for a softmax per token",
     "ordinal": "one of C ordered classes (sentiment): log-probabilities from one score and C - 1 thresholds",
-    "tokens": "one of C classes for every token of the answering modalities: logits for a softmax per token",
 }
 
 
