@@ -22,8 +22,9 @@ from meq.data.contract import DataSet, Example, collate
 from meq.data.request import open_data
 from meq.options import nearest
 from meq.studies.build import PreparedData
-from meq.studies.measures.contract import TrainedModel, batched, encode_alike, only, raw_of
+from meq.studies.measures.contract import TrainedModel, collated, encode_alike, only, raw_of
 from meq.studies.study import StudyError
+from meq.training.predictions import batched
 
 ENTAILMENT, CONTRADICTION = "entailment", "contradiction"
 OTHERS: Mapping[str, Mapping[str, Any]] = {"cod10k": {"dev": 0.0}}
@@ -248,8 +249,7 @@ def maps_of(
     """One method's maps of every picture: of the score of `entailment`, its true statement's label."""
     examples = trained.as_seen([each.true.example for each in shown])
     made: list[PictureMaps] = []
-    for start in range(0, len(examples), BATCH):
-        some = examples[start : start + BATCH]
+    for some in batched(examples, BATCH):
         batch = collate(some, trained.data.widths)
         target = torch.full((len(some),), list(trained.data.labels).index(ENTAILMENT))
         model: Any = trained.model
@@ -358,7 +358,7 @@ def _walk(trained: TrainedModel, examples: list[Example], steps: list[int]) -> t
     model: Any = trained.model
     rows, diverged = [], 0
     with torch.no_grad(), held_still(model):
-        for batch in batched(examples, trained.data):
+        for batch in collated(examples, trained.data):
             readings = open_case(model, batch.features, batch.masks).read_along(steps)
             rows.append(readings.logits.float().softmax(-1))
             diverged += int((readings.stopped >= 0).sum())

@@ -22,8 +22,7 @@ from meq.studies.measures.contract import (
     Results,
     SeedRow,
     TrainedModel,
-    arms_in,
-    by_seed,
+    by_arm,
     check_split,
     mean_and_spread,
     raw_of,
@@ -266,8 +265,7 @@ class Grounding(Measure[GroundingResult]):
     def tables(self, study: Study, results: Results[GroundingResult]) -> dict[str, Table]:
         """By arm the scores over k and P(entailment) over k; accuracy of all arms."""
         made = {}
-        for arm in arms_in(study, results):
-            found = by_seed(study, results, arm)
+        for arm, found in by_arm(study, results).items():
             if found[0].grounding:
                 made[f"grounding-scores-{arm}"] = _score_table(study, arm, found)
             made[f"p-entailment-{arm}"] = _entailment_table(study, arm, found)
@@ -412,8 +410,8 @@ def _accuracy_table(study: Study, results: Results[GroundingResult]) -> Table:
     first = next(iter(results.values()))
     kinds = {"score": "", **({"all_labels": ", all labels"} if first.accuracy.all_labels is not None else {})}
     rows = []
-    for arm in arms_in(study, results):
-        found, row = by_seed(study, results, arm), SeedRow(arm=arm)
+    for arm, found in by_arm(study, results).items():
+        row = SeedRow(arm=arm)
         for kind in kinds:
             row.add(f"{kind} read", (_accuracy_at(each, kind, each.read) for each in found))
             row.add(f"{kind} far", (_accuracy_at(each, kind, each.horizon) for each in found))

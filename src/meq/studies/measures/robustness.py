@@ -20,8 +20,7 @@ from meq.studies.measures.contract import (
     Measure,
     Results,
     TrainedModel,
-    arms_in,
-    by_seed,
+    by_arm,
     encode_alike,
     encoder_size,
     mean_and_spread,
@@ -174,15 +173,14 @@ def _bytes(worse: Worse) -> int:
 
 
 def _table(study: Study, results: Results[RobustnessResult]) -> Table:
-    first, arms = next(iter(results.values())), arms_in(study, results)
+    first, arms = next(iter(results.values())), by_arm(study, results)
     others = [arm for arm in arms if arm != study.reference] if study.reference in arms else []
-    every = [each for arm in arms for each in by_seed(study, results, arm)]
     inputs = {name: kind for each in results.values() for name, kind in each.inputs.items()}
     rows = []
-    for corruption in (CLEAN, *names_in(each.scores for each in every)):
+    for corruption in (CLEAN, *names_in(each.scores for found in arms.values() for each in found)):
         row: dict[str, Cell] = {"input": inputs.get(corruption), "corruption": corruption}
-        for arm in arms:
-            scores = (each.score(corruption) for each in by_seed(study, results, arm))
+        for arm, found in arms.items():
+            scores = (each.score(corruption) for each in found)
             row[f"{arm} mean"], row[f"{arm} spread"] = mean_and_spread(scores)
         for arm in others:
             row |= _difference(study, results, arm, corruption)

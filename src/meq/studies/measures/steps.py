@@ -21,9 +21,8 @@ from meq.studies.measures.contract import (
     Results,
     SeedRow,
     TrainedModel,
-    arms_in,
-    batched,
-    by_seed,
+    by_arm,
+    collated,
     mean_and_spread,
     names_in,
     spread_titles,
@@ -115,12 +114,11 @@ class Steps(Measure[StepsResult]):
 
     def _walk(self, model: IteratedModel, data: DataSet, examples: list[Example]) -> Trajectory:
         horizon = self.horizon or 2 * model.steps
-        return follow(model, batched(examples, data), steps=range(horizon + 1), horizon=horizon, metric=data.metric)
+        return follow(model, collated(examples, data), steps=range(horizon + 1), horizon=horizon, metric=data.metric)
 
     def tables(self, study: Study, results: Results[StepsResult]) -> dict[str, Table]:
         made = {"answers-by-kind": _answers(study, results)} if results else {}
-        for arm in arms_in(study, results):
-            found = by_seed(study, results, arm)
+        for arm, found in by_arm(study, results).items():
             if found[0].steps is not None:
                 made[f"steps-{arm}"] = _along(study, arm, found)
         return made
@@ -151,7 +149,7 @@ def _along(study: Study, arm: str, found: Sequence[StepsResult]) -> Table:
 
 
 def _answers(study: Study, results: Results[StepsResult]) -> Table:
-    arms = {arm: by_seed(study, results, arm) for arm in arms_in(study, results)}
+    arms = by_arm(study, results)
     groups = names_in(each.answer for found in arms.values() for each in found)
     rows = []
     for arm, found in arms.items():
