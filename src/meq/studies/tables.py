@@ -26,7 +26,7 @@ from meq.studies.measures import make_measure, measured_of
 from meq.studies.measures.contract import Values
 from meq.studies.paper import PaperFigures, figures
 from meq.studies.study import Study, StudyError, run_place
-from meq.tables import FORMATS, Cell, Table
+from meq.tables import FORMATS, Cell, Table, as_files
 from meq.training.record import RECORD, RunRecord, read_record
 
 TABLE_FORMAT = 2
@@ -93,9 +93,7 @@ def table_files(
     older = form != TABLE_FORMAT
     with called_with(OLDER_FORMS[form] if older else FEWEST):
         made = make_tables(study, records, measured, answers=None if older else answers)
-    return {
-        f"{name}.{ending}": render(table).encode() for name, table in made.items() for ending, render in FORMATS.items()
-    }
+    return as_files(made)
 
 
 def interval_tables(study: Study, records: Records, answers: Answers) -> dict[str, Table]:

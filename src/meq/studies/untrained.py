@@ -17,29 +17,15 @@ from meq.encoders.catalogue import ENCODERS
 from meq.encoders.choice import default_encoders
 from meq.options import nearest
 from meq.records import alone, remove, write_bytes
+from meq.studies import paper
 from meq.studies.settings import FULL, Setting
 from meq.studies.study import STUDY, TABLES, StudyError
-from meq.tables import FORMATS, Cell, Table, as_text
+from meq.tables import Cell, Table, as_files, as_text
 from meq.training.arms import ARMS
 
 SPLITS = ("train", "dev", "test")
 NOT_HERE = "not here"
 PUBLISHED = "paper (published)"
-PAPER_COUNTS: Mapping[str, tuple[str, str]] = {
-    "snli-ve": ("533K / 9.6K / 9.6K", "3"),
-    "hateful-memes": ("8,500 / 500 / 1,000", "2"),
-    "vqa-v2": ("193K / 21K / -", "3,129"),
-    "vcr": ("212K / 26K / 25K", "4"),
-    "mosei": ("16K / 2K / 5K", "7"),
-}
-"""Train / val / test, and classes, as the paper gives them; none of them was counted here."""
-PAPER_ENCODERS: Mapping[str, str] = {
-    "snli-ve": "CLIP image; BERT-base",
-    "hateful-memes": "CLIP image; BERT-base",
-    "vqa-v2": "CLIP image; BERT-base",
-    "vcr": "CLIP image + RoI features; BERT-base",
-    "mosei": "COVAREP (audio), FACET (visual); BERT-base",
-}
 PRETRAINED_WIDTHS = {"clip": 768, "bert": 768, "wav2vec2": 768, "minilm": 384, "cnn": 1280}
 """Numbers per token, known without loading the weights."""
 
@@ -100,7 +86,7 @@ def _data_row(name: str, root: Path | None, setting: Setting | None) -> dict[str
     else:
         row |= {split: len(data.splits[split]) if split in data.splits else "-" for split in SPLITS}
         row["classes"] = len(data.labels) or "a number"
-    counts, classes = PAPER_COUNTS.get(name, (None, None))
+    counts, classes = paper.DATA_COUNTS.get(name, (None, None))
     return {**row, "paper_counts": counts, "paper_classes": classes}
 
 
@@ -124,7 +110,7 @@ def _encoder_rows(name: str, setting: Setting) -> list[dict[str, Cell]]:
     rows: list[dict[str, Cell]] = [
         {"data": name, "modality": modality, **known.get(modality, none)} for modality in modalities
     ]
-    rows[0]["paper"] = PAPER_ENCODERS.get(name)
+    rows[0]["paper"] = paper.ENCODERS.get(name)
     return rows
 
 
@@ -218,8 +204,8 @@ def run_untrained(name: str, folder: Path | None = None, *, quick: bool = False,
         return as_text(DESCRIPTIONS[name][1]())
     with _held(folder):
         table = DESCRIPTIONS[name][1]()
-        for ending, render in FORMATS.items():
-            write_bytes(folder / f"{name}.{ending}", render(table).encode())
+        for file, content in as_files({name: table}).items():
+            write_bytes(folder / file, content)
     return as_text(table)
 
 
