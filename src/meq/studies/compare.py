@@ -56,7 +56,7 @@ class ArmLine:
     parameters: int | None
     """None as long as there is no record."""
     runs: str
-    """How many of the planned runs have a score, and what became of the others."""
+    """How many of the planned runs have a score, and what became of the others: "2 of 3 (seed 2 failed)"."""
     mean: float | None
     spread: float | None
     """The sample standard deviation over seeds; None for fewer than two."""
@@ -134,34 +134,33 @@ def _scores(
     return found
 
 
+def paired_difference(
+    seeds: Sequence[int], mine: Mapping[int, float], theirs: Mapping[int, float]
+) -> tuple[float | None, float | None, str]:
+    """Mean and spread of mine - theirs over the seeds that have both, and the verdict, for which all are needed."""
+    pairs = [mine[seed] - theirs[seed] for seed in seeds if seed in mine and seed in theirs]
+    return mean(pairs), spread(pairs), verdict(pairs) if len(pairs) == len(seeds) else INCOMPLETE
+
+
 def _line(study: Study, records: Records, arm: str, scores: Mapping[str, Mapping[int, float]]) -> ArmLine:
-    mine, theirs = scores[arm], scores[study.reference]
-    pairs = [mine[seed] - theirs[seed] for seed in study.seeds if seed in mine and seed in theirs]
+    mine = scores[arm]
+    difference, its_spread, called = paired_difference(study.seeds, mine, scores[study.reference])
     is_reference = arm == study.reference
-    complete = len(pairs) == len(study.seeds)
-    counts = {records[arm, seed].parameters for seed in study.seeds if (arm, seed) in records}
+    known = {seed: records.get((arm, seed)) for seed in study.seeds}
+    counts = {record.parameters for record in known.values() if record is not None}
+    # never a mean over fewer runs than planned without saying so
+    statuses = {seed: "missing" if record is None else record.status for seed, record in known.items()}
+    odd = [f"seed {seed} {status}" for seed, status in statuses.items() if status != FINISHED]
     return ArmLine(
         arm=arm,
         parameters=counts.pop() if len(counts) == 1 else None,
-        runs=_runs(study, records, arm, len(mine)),
+        runs=f"{len(mine)} of {len(study.seeds)}" + (f" ({', '.join(odd)})" if odd else ""),
         mean=mean(mine.values()),
         spread=spread(mine.values()),
-        difference=None if is_reference else mean(pairs),
-        difference_spread=None if is_reference else spread(pairs),
-        verdict=REFERENCE if is_reference else verdict(pairs) if complete else INCOMPLETE,
+        difference=None if is_reference else difference,
+        difference_spread=None if is_reference else its_spread,
+        verdict=REFERENCE if is_reference else called,
     )
-
-
-def _runs(study: Study, records: Records, arm: str, scored: int) -> str:
-    """ "2 of 3 (seed 2 failed)": never a mean over fewer runs than planned without saying so."""
-    odd = []
-    for seed in study.seeds:
-        record = records.get((arm, seed))
-        if record is None:
-            odd.append(f"seed {seed} missing")
-        elif record.status != FINISHED:
-            odd.append(f"seed {seed} {record.status}")
-    return f"{scored} of {len(study.seeds)}" + (f" ({', '.join(odd)})" if odd else "")
 
 
 def mean(values: Iterable[float]) -> float | None:
