@@ -33,7 +33,7 @@ from meq.models.base import FusionModel
 from meq.models.iterated import IteratedModel
 from meq.records import SCHEMA, alone, read_cached, write_sealed
 from meq.runs.load import TrainedRun
-from meq.runs.own_data import ReadOptions, chosen_split, run_data
+from meq.runs.own_data import ReadOptions, chosen_split, run_data, study_above
 from meq.studies.study import STUDY, StudyError
 from meq.studies.verify import MANIFEST, read_manifest, sealed, write_manifest
 from meq.training.predictions import answer_batch, batched, labelled, without_targets
@@ -202,8 +202,8 @@ def analyze_run(
         trajectory=follow_split(model, made, limit=options.limit, horizon=options.horizon, progress=progress),
         maps=maps_of_split(model, made, progress),
     )
-    if keep and run.folder.name == "model":
-        write_analysis(run.folder.parent, found)
+    if keep and run.place is not None:
+        write_analysis(run.place, found)
     return found
 
 
@@ -294,7 +294,7 @@ def write_analysis(run: Path, analysis: RunAnalysis) -> Path:
 
 def analysis_of(run: TrainedRun) -> RunAnalysis | None:
     """What `meq analyze` left beside a run's model; None if there is none, or if it is of other weights."""
-    kept = read_analysis(run.folder.parent) if run.folder.name == "model" else None
+    kept = None if run.place is None else read_analysis(run.place)
     return kept if kept is not None and kept.origin.weights_sha256 == run.task.weights_sha256 else None
 
 
@@ -305,9 +305,9 @@ def read_analysis(run: Path) -> RunAnalysis | None:
 
 def _list_in_study(run: Path) -> None:
     """Keep the manifest of the study true, or `verify` would find an unlisted file and missing ones."""
-    if len(run.parents) < 3 or not (run.parents[2] / MANIFEST).is_file():
+    study = study_above(run)
+    if study is None or not (study / MANIFEST).is_file():
         return
-    study = run.parents[2]
     with alone(study / STUDY, f"the study in {study} is being run, and its list of files is written by who runs it"):
         place, manifest = run.relative_to(study).as_posix(), read_manifest(study)
         if f"{place}/{RECORD}" in manifest.files:

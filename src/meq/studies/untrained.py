@@ -139,33 +139,32 @@ def _built_in(setting: Setting) -> dict[str, dict[str, Cell]]:
 
 def _hyperparameters(setting: Setting) -> dict[str, Cell]:
     train = setting.train
-    return {
-        "learning rate": _short(train.learning_rate),
-        "epochs": _short(train.epochs),
-        "batch size": _short(train.batch_size),
-        "weight decay": _short(train.weight_decay),
-        "lambda_j": _short(setting.lambda_j),
-        "lambda_f": _short(setting.lambda_f),
-        "Hutchinson probes": _short(setting.probes),
-        "damping beta": "sigma(d)" if _option(setting, "damping") == "learned" else _short(_option(setting, "damping")),
+    model = {name: option.default for name, option in ARMS["meq"].options.items()} | dict(setting.shape)
+    shown: dict[str, Any] = {
+        "learning rate": train.learning_rate,
+        "epochs": train.epochs,
+        "batch size": train.batch_size,
+        "weight decay": train.weight_decay,
+        "lambda_j": setting.lambda_j,
+        "lambda_f": setting.lambda_f,
+        "Hutchinson probes": setting.probes,
+        "damping beta": "sigma(d)" if model["damping"] == "learned" else model["damping"],
         "warmup": f"{train.warmup:.0%}",
         "decay": train.decay,
-        "steps K": _short(_option(setting, "steps")),
-        "tolerance": _short(_option(setting, "tol")),
-        "width": _short(_option(setting, "dim")),
-        "heads": _short(_option(setting, "heads")),
-        "mixer": str(_option(setting, "mixer")),
+        "steps K": model["steps"],
+        "tolerance": model["tol"],
+        "width": model["dim"],
+        "heads": model["heads"],
+        "mixer": model["mixer"],
         "seeds": ", ".join(map(str, setting.seeds)),
     }
+    return {name: _short(value) for name, value in shown.items()}
 
 
-def _option(setting: Setting, name: str) -> Any:
-    """An option of the model: the setting's, else the model's own default."""
-    return setting.shape.get(name, ARMS["meq"].options[name].default)
-
-
-def _short(value: float) -> str:
+def _short(value: float | str) -> str:
     """1e-4 for 0.0001, as papers write it."""
+    if isinstance(value, str):
+        return value
     if value == 0 or abs(value) >= 1e-2:
         return f"{value:g}"
     mantissa, exponent = f"{value:e}".split("e")
@@ -200,12 +199,11 @@ def run_untrained(name: str, folder: Path | None = None, *, quick: bool = False,
         return "\n".join(as_text(table) for table in cost_tables(report, paper=not quick).values())
     if name not in DESCRIPTIONS:
         raise StudyError(f"there is no table {name!r}: {nearest(name, UNTRAINED)}")
-    if folder is None:
-        return as_text(DESCRIPTIONS[name][1]())
-    with _held(folder):
-        table = DESCRIPTIONS[name][1]()
-        for file, content in as_files({name: table}).items():
-            write_bytes(folder / file, content)
+    table = DESCRIPTIONS[name][1]()
+    if folder is not None:
+        with _held(folder):
+            for file, content in as_files({name: table}).items():
+                write_bytes(folder / file, content)
     return as_text(table)
 
 
