@@ -6,6 +6,7 @@ import dataclasses
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,8 @@ def build_model(study: Study, arm: ArmConfig, data: DataSet, seed: int) -> Fusio
     """The arm's model with the initial weights of that seed, its size matched, its solver in place."""
     options = sized_options(study, arm, data)
     if options.get("order") == "random":
-        options["order"] = _drawn_order(list(data.widths), seed)
+        drawn: list[Any] = random.Random(seed).sample(list(data.widths), len(data.widths))
+        options["order"] = reduce(lambda order, name: (order, name), drawn)  # two first, then the others one by one
     seed_everything(seed)
     model = make_model(arm.model, data, options)
     set_iteration(model, arm)
@@ -226,12 +228,3 @@ def _typical_shape(examples: Sequence[Example], name: str) -> list[int]:
     if choices is not None:
         return [choices, max(1, tokens)]
     return [tokens] if tokens else []
-
-
-def _drawn_order(modalities: list[str], seed: int) -> Any:
-    """A random merge order: two of the modalities first, then the others one by one."""
-    first, *rest = random.Random(seed).sample(modalities, len(modalities))
-    order: Any = first
-    for name in rest:
-        order = (order, name)
-    return order

@@ -177,7 +177,9 @@ def _connected(address: str | None, local_cpus: int, *, trusted: bool = False) -
 
 def _refuse_elsewhere(hosts: Iterable[str]) -> None:
     """An error if one of them is another machine, before anything of the study is sent."""
-    here = _own_names()
+    interfaces = [each.address.partition("%")[0] for found in psutil.net_if_addrs().values() for each in found]
+    known_to_ray = ("auto", "local", "localhost", "127.0.0.1", "::1", "0.0.0.0")
+    here = {name.lower() for name in (*known_to_ray, socket.gethostname(), *interfaces)}
     elsewhere = sorted({host for host in hosts if host.lower() not in here})
     if elsewhere:
         raise StudyError(
@@ -186,13 +188,6 @@ def _refuse_elsewhere(hosts: Iterable[str]) -> None:
             "machines can read and answer with code that runs here. If you trust all of them, say so with "
             "--trust-cluster (trusted=True)"
         )
-
-
-def _own_names() -> set[str]:
-    """How this machine is called: its interfaces, its name, and what Ray takes for itself."""
-    interfaces = [each.address.partition("%")[0] for found in psutil.net_if_addrs().values() for each in found]
-    own = {"auto", "local", "localhost", "127.0.0.1", "::1", "0.0.0.0", socket.gethostname()}
-    return {name.lower() for name in (*own, *interfaces)}
 
 
 def _host(address: str) -> str:

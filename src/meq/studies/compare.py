@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -301,17 +301,13 @@ def resampled(record: RunRecord, metric: str, given: Predictions, counts: Counts
     if metric not in FORMS:  # registered by somebody else: computed for each draw by itself
         draws = (torch.from_numpy(np.repeat(np.arange(len(logits)), row)) for row in counts)
         return np.array([known(logits[taken], target[taken]) for taken in draws])
-    parts, whole = _form_of(metric, record.data.facts)
+    parts, whole = FORMS[metric]
+    if metric == ACC7.name and record.data.facts.get("target") == "score":
+        classes = RULES[record.data.facts["rule"]]
+        parts = lambda x, y: [classes(x.double().reshape(-1)) == classes(y.double().reshape(-1))]  # noqa: E731
     values = np.stack([part.double().numpy() for part in parts(logits, target)], axis=1)
     means = counts.astype(np.float64) @ values / max(1, len(values))
     return whole(list(means.T))
-
-
-def _form_of(metric: str, facts: Mapping[str, Any]) -> tuple[Parts, Whole]:
-    if metric == ACC7.name and facts.get("target") == "score":
-        classes = RULES[facts["rule"]]
-        return lambda x, y: [classes(x.double().reshape(-1)) == classes(y.double().reshape(-1))], _only
-    return FORMS[metric]
 
 
 def _only(means: list[Numbers]) -> Numbers:

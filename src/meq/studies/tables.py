@@ -13,7 +13,6 @@ from meq.studies.compare import (
     DRAWS,
     FEWEST,
     Answers,
-    Interval,
     Records,
     answers_of,
     called_with,
@@ -103,24 +102,22 @@ def interval_tables(study: Study, records: Records, answers: Answers) -> dict[st
     for split in dict.fromkeys(split for split, _ in pairs):
         metrics = [metric for other, metric in pairs if other == split and metric in METRICS]
         for metric, found in intervals(study, records, answers, split=split, metrics=metrics).items():
-            if found:
-                made[f"{split}-{_slug(metric)}-{BOOTSTRAP}"] = _interval_table(study, found, split, metric)
+            if not found:
+                continue
+            seeds = len(study.seeds)
+            rows: list[dict[str, Cell]] = [{**asdict(each), "seeds": f"{each.seeds} of {seeds}"} for each in found]
+            made[f"{split}-{_slug(metric)}-{BOOTSTRAP}"] = Table.of(
+                f"{study.name}: {study.question} ({metric} on {split}, over examples)",
+                rows,
+                titles={"difference": f"difference to {study.reference}", "low": "95 % from", "high": "to"},
+                signed=("difference", "low", "high"),
+                notes=(OVER_EXAMPLES.format(reference=study.reference),),
+            )
     return made
 
 
 def is_interval_file(name: str) -> bool:
     return Path(name).stem.endswith(f"-{BOOTSTRAP}")
-
-
-def _interval_table(study: Study, found: Sequence[Interval], split: str, metric: str) -> Table:
-    rows: list[dict[str, Cell]] = [{**asdict(each), "seeds": f"{each.seeds} of {len(study.seeds)}"} for each in found]
-    return Table.of(
-        f"{study.name}: {study.question} ({metric} on {split}, over examples)",
-        rows,
-        titles={"difference": f"difference to {study.reference}", "low": "95 % from", "high": "to"},
-        signed=("difference", "low", "high"),
-        notes=(OVER_EXAMPLES.format(reference=study.reference),),
-    )
 
 
 def comparison_table(

@@ -9,9 +9,7 @@ from typing import ClassVar
 import torch
 
 from meq.analysis import follow
-from meq.analysis.trajectory import Trajectory
-from meq.data.contract import DataSet, Example
-from meq.models.iterated import IteratedModel
+from meq.data.contract import Example
 from meq.options import checked_options, nearest
 from meq.records import SINCE
 from meq.studies.build import PreparedData
@@ -100,7 +98,11 @@ class Steps(Measure[StepsResult]):
         )
         if trained.iterated is None:
             return answered
-        walked = {name: self._walk(trained.iterated, trained.data, group) for name, group in groups.items()}
+        model, data, horizon = trained.iterated, trained.data, self.horizon or 2 * trained.iterated.steps
+        walked = {}
+        for name, group in groups.items():
+            batches, steps = collated(group, data), range(horizon + 1)
+            walked[name] = follow(model, batches, steps=steps, horizon=horizon, metric=data.metric)
         every = walked[ALL]
         return replace(
             answered,
@@ -111,10 +113,6 @@ class Steps(Measure[StepsResult]):
             residual={name: _numbers(rows.nanmedian(1).values) for name, rows in every.residuals.items()},
             diverged=every.diverged,
         )
-
-    def _walk(self, model: IteratedModel, data: DataSet, examples: list[Example]) -> Trajectory:
-        horizon = self.horizon or 2 * model.steps
-        return follow(model, collated(examples, data), steps=range(horizon + 1), horizon=horizon, metric=data.metric)
 
     def tables(self, study: Study, results: Results[StepsResult]) -> dict[str, Table]:
         made = {"answers-by-kind": _answers(study, results)} if results else {}
