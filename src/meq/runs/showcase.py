@@ -261,9 +261,7 @@ class _Builder:
             with self.trying("features", "mend what is named"):
                 features = self._features(raw, encoders)
         kept = analysis_of(run)
-        diagnosis = None if kept is None else kept.diagnosis
-        trajectory = None if kept is None else kept.trajectory
-        maps = None if kept is None else kept.maps
+        diagnosis, trajectory, maps = (kept.diagnosis, kept.trajectory, kept.maps) if kept else (None, None, None)
         eigenvalues, model, among = None, run.model, max(options.samples, 32)
         if features is not None and isinstance(model, IteratedModel):
             if diagnosis is None:

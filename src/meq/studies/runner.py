@@ -93,7 +93,7 @@ def run_study(
     with _stopped_by_a_full_disk(folder), _held(folder):
         manifest = _open(study, folder)
         with alone(folder / STUDY, _busy(folder)):  # where folders have no locks, files may
-            running = _Running(study, folder, manifest, console, retry_failed)
+            running = _StudyRunner(study, folder, manifest, console, retry_failed)
             borrow_runs(study, folder, reuse, console)
             running.run_all(places or Places(), on or Serial())
     return list(records_of(folder, study).values())
@@ -118,7 +118,7 @@ def work_on_study(
             job = _make_job(study, folder, left, places or Places(), console)
             problems = [ended for ended in work(job, worker=this_worker()) if ended.problem is not None]
         with suppress(BusyError), _held(folder), alone(folder / STUDY, _busy(folder)):
-            _Running(study, folder, read_manifest(folder), console, False).seal_recorded()
+            _StudyRunner(study, folder, read_manifest(folder), console, False).seal_recorded()
     if problems:
         _report(problems, len(left))
     return list(records_of(folder, study).values())
@@ -183,7 +183,7 @@ def _stopped_by_a_full_disk(folder: Path) -> Iterator[None]:
         ) from error
 
 
-class _Running:
+class _StudyRunner:
     """One pass over a study's runs."""
 
     def __init__(self, study: Study, folder: Path, manifest: Manifest, console: Console, retry_failed: bool) -> None:

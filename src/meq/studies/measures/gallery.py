@@ -317,10 +317,17 @@ class EntailmentWalk:
 
     @classmethod
     def over(cls, trained: TrainedModel, gallery: Gallery, sentence: str, *, steps: list[int]) -> EntailmentWalk:
+        """Samples that stop being finite are read where they last were."""
         said = [each.example for shown in gallery.shown for each in shown.said]
         others = with_sentence(gallery, sentence, trained.prepared)
-        found, diverged = _walk(trained, trained.as_seen([*said, *others]), steps)
-        rows = found.unbind(1)
+        model: Any = trained.model
+        parts, diverged = [], 0
+        with torch.no_grad(), held_still(model):
+            for batch in collated(trained.as_seen([*said, *others]), trained.data):
+                readings = open_case(model, batch.features, batch.masks).read_along(steps)
+                parts.append(readings.logits.float().softmax(-1))
+                diverged += int((readings.stopped >= 0).sum())
+        rows = torch.cat(parts, dim=1).unbind(1)
         return cls(
             steps,
             gallery,
@@ -332,10 +339,6 @@ class EntailmentWalk:
 
     def at(self, rows: Float[Tensor, "S C"], steps: Sequence[int]) -> Float[Tensor, "T C"]:
         return rows[[self.steps.index(k) for k in steps]]
-
-    def probabilities(self, shown: GalleryPicture, steps: Sequence[int]) -> Float[Tensor, "T C"]:
-        """Of the true statement."""
-        return self.at(self.said[shown.true.example.id], steps)
 
     def of_picture(self, shown: GalleryPicture, steps: Sequence[int]) -> dict[str, Float[Tensor, " T"]]:
         """P(entailment) with the true statement, a wrong one if there is any, and the irrelevant sentence."""
@@ -351,15 +354,3 @@ class EntailmentWalk:
         names = [name for name in SENTENCES if any(name in each for each in curves)]
         stacked = {name: torch.stack([each[name] for each in curves if name in each]).double() for name in names}
         return {name: tuple(float(x) for x in rows.nanmean(0)) for name, rows in stacked.items()}
-
-
-def _walk(trained: TrainedModel, examples: list[Example], steps: list[int]) -> tuple[Float[Tensor, "S N C"], int]:
-    """Probabilities at each step, and how many samples stopped being finite; those are read where they last were."""
-    model: Any = trained.model
-    rows, diverged = [], 0
-    with torch.no_grad(), held_still(model):
-        for batch in collated(examples, trained.data):
-            readings = open_case(model, batch.features, batch.masks).read_along(steps)
-            rows.append(readings.logits.float().softmax(-1))
-            diverged += int((readings.stopped >= 0).sum())
-    return torch.cat(rows, dim=1), diverged
