@@ -21,7 +21,7 @@ import psutil  # type: ignore[import-untyped]
 from rich.console import Console
 
 from meq.records import sha256
-from meq.studies.local import GB, GRACE_SECONDS, Workers, cores, follow, memory_of_a_run
+from meq.studies.local import GB, GRACE_SECONDS, Workers, cores, follow, memory_of_a_run, workers_for
 from meq.studies.study import STUDY, StudyError
 from meq.studies.workers import LOOK_SECONDS, RETRIES, Assignment, Job, RunEnd, run_worker
 from meq.training.record import versions
@@ -50,10 +50,8 @@ class Cluster:
     retries: int = RETRIES
 
     def work_off(self, job: Job) -> Generator[RunEnd, None, None]:
-        if self.workers is not None and self.workers < 1:
-            raise StudyError(f"{self.workers} workers can do nothing: give at least one")
         need = int(self.memory * GB) if self.memory else memory_of_a_run(job.study, job.prepared)
-        most = len(job.left) if self.workers is None else min(self.workers, len(job.left))
+        most = len(job.left) if self.workers is None else workers_for(need, len(job.left), self.workers)
         # for a cluster of this machine: what is asked for, even if that is more than it has
         local_cpus = max(cores(), self.cpus) if self.workers is None else self.cpus * most
         with _connected(self.address, local_cpus, trusted=self.trusted) as ray:

@@ -96,7 +96,7 @@ def verdict(differences: Sequence[float]) -> str:
 
 @contextmanager
 def called_with(seeds: int) -> Iterator[None]:
-    """Within: so many seeds are enough. For tables of an older form, in which two were, when they are verified."""
+    """Let so many seeds be enough for a verdict inside the block, as two were for tables of the older form."""
     token = _fewest.set(seeds)
     try:
         yield

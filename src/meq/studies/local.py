@@ -115,7 +115,7 @@ def workers_for(need: int, runs: int, wanted: int | None) -> int:
 
 
 class Workers(ABC):
-    """Workers that somebody looks after, wherever they are; at most so many at the same time."""
+    """Workers that `follow` keeps going, in whatever processes they are: at most so many at the same time."""
 
     def __init__(self, job: Job, *, most: int, threads: int, retries: int) -> None:
         self.job, self.most, self.threads, self.retries = job, most, threads, retries

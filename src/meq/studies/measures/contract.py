@@ -1,7 +1,7 @@
 """A measure: what is read off a trained run, kept beside its record, and the tables made of it.
 
 A new one is a file with two classes: a frozen dataclass of what is found, and a `Measure` that takes it and shows it;
-and one line in `MEASURES`.
+and one line in `MEASURES`, or `@MEASURES.register("my-measure")` above one of your own.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class TrainedModel:
 
 
 class Measure(ABC, Generic[Result]):
-    """Its options are its fields."""
+    """Something to read off trained runs; its options are its fields."""
 
     name: ClassVar[str]
     result: ClassVar[type]
@@ -137,7 +137,7 @@ def as_found(result: Any) -> Any:
 
 
 def check_split(data: DataSet, split: str | None) -> None:
-    """None is any split that there is."""
+    """An error if there is no such split; None leaves the choice to the measure."""
     if split is not None and split not in data.splits:
         raise StudyError(f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}")
 
