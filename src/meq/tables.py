@@ -130,6 +130,15 @@ FORMATS: Mapping[str, Callable[[Table], str]] = {"txt": as_text, "md": as_markdo
 """By the ending of their files."""
 
 
+def as_files(tables: Mapping[str, Table]) -> dict[str, bytes]:
+    """Tables in every form of file, by file name."""
+    return {
+        f"{name}.{ending}": render(table).encode()
+        for name, table in tables.items()
+        for ending, render in FORMATS.items()
+    }
+
+
 def _pad(cell: str, width: int, right: bool) -> str:
     return cell.rjust(width) if right else cell.ljust(width)
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import torch
 
 from meq.records import dumps, loads, typed
+from meq.runs.analyze import IterationSpectrum
 from meq.runs.explanation import Explanation, ModalityView
-from meq.runs.showcase import Eigenvalues, ShownExample
+from meq.runs.showcase import ShownExample
 
 
 def kept(example: ShownExample) -> ShownExample:
@@ -91,5 +92,5 @@ def test_places_of_no_tokens_keep_their_shape() -> None:
 
 def test_eigenvalues_come_back_as_complex_numbers() -> None:
     values = torch.tensor([[0.5 + 0.25j, 0.5 - 0.25j]], dtype=torch.complex128)
-    found = typed(Eigenvalues, loads(dumps(Eigenvalues(values=values, damping=None)), "here"), "here")
+    found = typed(IterationSpectrum, loads(dumps(IterationSpectrum(values=values, damping=None)), "here"), "here")
     assert torch.equal(found.values, values)

@@ -44,8 +44,9 @@ def weights(setting: Setting) -> Study:
 
 
 def test_a_study_and_a_measure_are_added_by_one_entry_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(MEASURES, "largest-weight", LargestWeight)
-    monkeypatch.setattr(STUDIES, "_written", dict(STUDIES._written))  # what is registered here is forgotten after it
+    for registry in (MEASURES, STUDIES):  # what is registered here is forgotten after it
+        monkeypatch.setattr(registry, "_written", dict(registry._written))
+    MEASURES.register("largest-weight")(LargestWeight)
     register_study("weights", on=("statements",))(weights)
     assert describe("weights") == "How large do weights become?"
     study = make_study("weights", quick=True, seeds=[0])

@@ -36,8 +36,6 @@ from meq.studies.cost_study import (
     COST,
     DEPTHS,
     FULL_FORM,
-    PAPER_BASE,
-    PAPER_STEP,
     SINGLE_PASS,
     cost_study,
     cost_tables,
@@ -46,6 +44,7 @@ from meq.studies.cost_study import (
     read_cost,
     write_cost,
 )
+from meq.studies.paper import COST_BASE, COST_STEP
 from meq.studies.study import StudyError
 from meq.studies.untrained import run_untrained
 from meq.tables import FORMATS, as_text
@@ -183,7 +182,7 @@ def test_a_step_at_the_papers_size_computes_twice_its_figure_of_which_the_linear
     linear = 2 * (12 + 12 + 2) * dim**2 * (image + text)  # S, M and the gate
     products = 4 * dim * (image**2 + text**2 + 2 * image * text)
     assert found.flops.per_step == linear + products
-    assert round(linear / 2 / 1e9, 3) == PAPER_STEP
+    assert round(linear / 2 / 1e9, 3) == COST_STEP
     assert found.flops.deviation == 0
 
 
@@ -195,7 +194,7 @@ def test_the_papers_encoders_alone_agree_with_its_base() -> None:
         reader = Concat({"image": 768, "text": 768}, None)
     alone = Feed(features=made)
     encoding = (count_pass(reader, frozen) - count_pass(reader, alone)) / 32
-    assert encoding / 1e9 == pytest.approx(PAPER_BASE, rel=0.01)
+    assert encoding / 1e9 == pytest.approx(COST_BASE, rel=0.01)
 
 
 def test_memory_does_not_move_with_the_number_of_steps() -> None:

@@ -152,8 +152,7 @@ def test_runs_that_an_older_version_recorded_as_failed_on_a_full_disk_go_on(copi
         error = RunError(kind="CheckpointError", message="No space left on device", batch_ids=())
         write_record(copied / run_place("meq", seed), _failed(record, error))
         shutil.rmtree(copied / run_place("meq", seed) / "predictions")
-        running = runner._Running(TINY, copied, read_manifest(copied), QUIET, False)
-        running._seal_run(run_place("meq", seed), read_record(copied / run_place("meq", seed)))
+        runner._StudyRunner(TINY, copied, read_manifest(copied), QUIET, False)._seal_run(("meq", seed))
     assert verify(copied).ok
     assert "2 failed" in (copied / "tables" / "dev-accuracy.txt").read_text()
     records = run_study(TINY, copied, console=QUIET)

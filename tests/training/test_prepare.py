@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from meq.data.request import DataRequest
 from meq.data.transforms import standardise
 from meq.encoders import encode
 from meq.encoders.builtin import Words
+from meq.records import FormatError, write_sealed
 from meq.training.prepare import prepare, prepare_request
+from meq.training.record import REQUEST, RunRequest, read_request, write_request
 
 WORDS = {"t": Words()}
 
@@ -104,11 +107,26 @@ def test_a_request_says_where_its_features_come_from(request_: DataRequest) -> N
     assert provenance.source_fingerprint == standardise(request_.open())[0].fingerprint()
     assert provenance.kinds == {"t": "text"}
     assert provenance.request is not None
-    assert provenance.request.data_request() == request_
+    assert {name: getattr(provenance.request, name) for name in vars(request_)} == vars(request_)
     assert said == ["encoders: t by words-64-v1"]
     plain, without = prepare_request(request_, {"text": "words"}, standardised=False)
     assert without.standardisation is None
     assert not same_features(plain, data)
+
+
+def test_a_request_comes_back_from_its_file_and_from_one_as_versions_before_wrote_it(tmp_path: Path) -> None:
+    request = RunRequest(
+        data="rows.csv", root=Path("files"), texts=["t"], label="y", encoders={"text": "words"}, store=Path("kept")
+    )
+    write_request(tmp_path, request)
+    assert read_request(tmp_path) == replace(request, texts=("t",))
+    fields = {"schema": 1, "data": "rows.csv", "root": "files", "images": [], "texts": ["t"], "audios": []}
+    fields |= {"vectors": [], "label": "y", "split": None, "group": None, "options": {}, "encoders": {"text": "words"}}
+    write_sealed(tmp_path / REQUEST, {**fields, "store": "kept", "skip_bad": False})
+    assert read_request(tmp_path) == replace(request, texts=("t",))
+    write_sealed(tmp_path / REQUEST, {**fields, "store": 3, "skip_bad": False})
+    with pytest.raises(FormatError, match="the field 'store' should be a text, is 3"):
+        read_request(tmp_path)
 
 
 def test_what_cannot_be_read_or_encoded_is_counted_together(tmp_path: Path) -> None:

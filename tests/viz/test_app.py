@@ -30,8 +30,8 @@ from meq.cli.use import app_command
 from meq.data import DataError
 from meq.data.content import PictureFile
 from meq.data.pictures import MAX_PIXELS
+from meq.runs.analyze import IterationSpectrum
 from meq.runs.explain import Explainer
-from meq.runs.pairs import PairSpectrum
 from meq.viz.app.explorer import Explorer, Pair
 from meq.viz.app.guard import is_needed
 from meq.viz.app.panels import _answer_chart, look_panel, panel
@@ -308,18 +308,12 @@ def test_the_measures_say_in_words_what_they_found(explorer: Explorer) -> None:
 
 
 def test_the_radius_is_told_for_the_map_and_for_the_damped_step() -> None:
-    from meq.analysis.spectrum import Eigenvalues
-
-    found = Eigenvalues(
-        values=torch.tensor([[-1.2 + 0j, 0.5j]], dtype=torch.complex128),
-        residual=torch.zeros(1, 2, dtype=torch.float64),
-        products=torch.tensor([3]),
-    )
-    undamped, damped = PairSpectrum(eigenvalues=found, damping=0.5).in_words()
+    found = IterationSpectrum(values=torch.tensor([[-1.2 + 0j, 0.5j]], dtype=torch.complex128), damping=0.5)
+    undamped, damped = found.in_words()
     assert "1.200, not below 1" in undamped
     assert "0.559, below 1" in damped
     assert "shrinks to a tenth in about 4 steps" in damped
-    assert len(PairSpectrum(eigenvalues=found, damping=None).in_words()) == 1
+    assert len(replace(found, damping=None).in_words()) == 1
 
 
 # -- who can reach it --------------------------------------------------------------------------------------------------

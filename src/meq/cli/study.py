@@ -18,7 +18,6 @@ from meq.cli.options import AsJson, Debug, Root, by_part, with_options
 from meq.cli.output import Bars, typed_command
 from meq.cli.understand import looked_at
 from meq.data.request import DataRequest
-from meq.data.table_files import is_table
 from meq.errors import require
 from meq.options import nearest
 from meq.records import dumps
@@ -118,7 +117,7 @@ def run(
         study = make_study(name, asked, quick=quick, seeds=seed, rates=rates)
         study = _changed(study, train=given.get("train", {}), model=given.get("model", {}))
         folder = out or Path("studies") / study.name
-        places = places_of(asked, root, store=features, read=read)
+        places = places_of(data, root, store=features, read=read)
         executor = choose_executor(
             on,
             workers=workers,
@@ -165,7 +164,7 @@ def work(
     """Help with a study that was begun: make runs that nobody else makes, on any machine that shares its folder."""
     again = shlex.join(["meq", "study", "work", str(folder)])
     with errors_in_words(debug, hint=f"go on with: {again}, and the same options"):
-        from meq.studies.build import Places
+        from meq.studies.build import places_of
         from meq.studies.runner import work_on_study
 
         check_data(data, root)
@@ -173,11 +172,7 @@ def work(
             import torch
 
             torch.set_num_threads(threads)
-        table = data is not None and is_table(data)
-        places = Places(
-            data=Path(str(data)) if table else root, files=root if table else None, store=features, read=read
-        )
-        records = work_on_study(folder, places=places)
+        records = work_on_study(folder, places=places_of(data, root, store=features, read=read))
         print(tables.as_text(status_table(folder, read_study(folder))), end="")
         raise typer.Exit(int(any(record.error is not None for record in records)))
 

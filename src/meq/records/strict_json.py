@@ -14,7 +14,7 @@ import math
 import sys
 import types
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -137,7 +137,9 @@ def _not_finite(word: Any, where: str) -> float:
 def plain(value: Any) -> Any:
     """Dataclasses, mappings, sequences, tensors and enums as the values that JSON has; else a TypeError."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        # a path only as a field, whose annotation makes it a path again
+        return {name: str(each) if isinstance(each, Path) else plain(each) for name, each in fields.items()}
     if isinstance(value, Mapping):
         return {_key(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -201,6 +203,10 @@ def _convert(kind: Any, value: Any, where: str, field: str) -> Any:
         return _dataclass(kind, value, where, field)
     if origin is tuple:
         return _tuple(parts, value, where, field)
+    if origin is Sequence:
+        return _tuple((*parts, ...), value, where, field)
+    if kind is Path:
+        return Path(_scalar(str, value, where, field))
     if origin in (Mapping, dict):
         entries = _expect(value, dict, where, field, "an object")
         return {key: _convert(parts[1], each, where, _below(field, key)) for key, each in entries.items()}

@@ -7,6 +7,7 @@ the run counts as not analyzed, and the next analysis takes its place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,20 +15,25 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from jaxtyping import Complex
+from torch import Tensor
 
 from meq.analysis.attribution import default_method
 from meq.analysis.diagnosis import Diagnosis, diagnose
 from meq.analysis.removal import Faithfulness, measure_faithfulness
+from meq.analysis.spectrum import leading_eigenvalues
 from meq.analysis.tables import middle
 from meq.analysis.trajectory import Trajectory, follow
 from meq.analysis.walk import check_iterates
+from meq.core.solution import Solution
+from meq.core.solvers import Damped
 from meq.data.contract import DataSet, Split, collate
 from meq.encoders.survey import Progress
 from meq.models.base import FusionModel
 from meq.models.iterated import IteratedModel
 from meq.records import SCHEMA, alone, read_cached, write_sealed
 from meq.runs.load import TrainedRun
-from meq.runs.own_data import ReadOptions, chosen_split, run_data
+from meq.runs.own_data import ReadOptions, chosen_split, run_data, study_above
 from meq.studies.study import STUDY, StudyError
 from meq.studies.verify import MANIFEST, read_manifest, sealed, write_manifest
 from meq.training.predictions import answer_batch, batched, labelled, without_targets
@@ -108,6 +114,51 @@ class TrajectorySummary:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class IterationSpectrum:
+    """The leading eigenvalues of dT/dz at the read state, a row per sample, and how the iteration is damped."""
+
+    values: Complex[Tensor, "B E"]
+    """NaN where they were not found."""
+    damping: float | None
+    """None for a solver that is not a damped iteration."""
+
+    @classmethod
+    def of(cls, solution: Solution, *, count: int = 12) -> IterationSpectrum:
+        solver = solution.solver
+        return cls(
+            values=leading_eigenvalues(solution.operator, solution, count=count).values,
+            damping=float(solver.step) if isinstance(solver, Damped) else None,
+        )
+
+    @property
+    def found(self) -> bool:
+        return not bool(self.values.abs().isnan().all())
+
+    def in_words(self) -> list[str]:
+        """What the largest modulus says of the iteration, undamped and as it is taken."""
+        if not self.found:
+            return ["The eigenvalues were not found: they lie too close to each other for Arnoldi to tell them apart."]
+        lines = [_radius_line("The undamped map", self.values)]
+        if self.damping is not None and self.damping != 1:
+            # Of the eigenvalues that were found: one that was not is smaller than all of these, and so is not the
+            # radius of the undamped map, but 1 - d + d lambda may still be larger. The sentence says so.
+            damped = _radius_line(
+                f"As it is iterated, damped by {self.damping:.3g}", (1 - self.damping) + self.damping * self.values
+            )
+            lines.append(f"{damped} (Of the eigenvalues shown; damping may bring others forward.)")
+        return lines
+
+
+def _radius_line(what: str, values: Complex[Tensor, "B E"]) -> str:
+    radius = float(values.abs().nan_to_num(0).max())
+    begin = f"{what}: the largest modulus is {radius:.3f}, "
+    if radius >= 1:
+        return begin + "not below 1: near this state the iteration moves away along at least one direction."
+    steps = math.ceil(math.log(0.1) / math.log(radius)) if radius > 0 else 1
+    return begin + f"below 1: near this state a disturbance shrinks to a tenth in about {steps:,} steps."
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RunAnalysis:
     """What `analysis.json` holds."""
 
@@ -143,18 +194,16 @@ def analyze_run(
     split = options.split or next((name for name in ("test", "dev") if name in ready.data.splits), None)
     made = chosen_split(ready.data, split or next(iter(ready.data.splits)))
     (name,) = made.splits
-    diagnosis = diagnose_split(
-        model, made, samples=options.samples, among=options.samples, limit=options.limit, progress=progress
-    )
-    walked = follow_split(model, made, limit=options.limit, horizon=options.horizon, progress=progress)
     found = RunAnalysis(
         origin=Origin(data=made.name, split=name, same_data=ready.same, weights_sha256=run.task.weights_sha256),
-        diagnosis=diagnosis,
-        trajectory=TrajectorySummary.of(walked),
+        diagnosis=diagnose_split(
+            model, made, samples=options.samples, among=options.samples, limit=options.limit, progress=progress
+        ),
+        trajectory=follow_split(model, made, limit=options.limit, horizon=options.horizon, progress=progress),
         maps=maps_of_split(model, made, progress),
     )
-    if keep and run.folder.name == "model":
-        write_analysis(run.folder.parent, found)
+    if keep and run.place is not None:
+        write_analysis(run.place, found)
     return found
 
 
@@ -179,7 +228,7 @@ def follow_split(
     horizon: int | None = None,
     steps: Sequence[int] | None = None,
     progress: Progress,
-) -> Trajectory:
+) -> TrajectorySummary:
     """The first examples along the steps, up to twice the read depth unless told; scored where they are labelled."""
     (split,) = data.splits.values()
     count = min(limit, len(split))
@@ -190,7 +239,8 @@ def follow_split(
             progress("following the steps", min(done * BATCH, count), count)
 
     metric = data.metric if labelled(split) else None
-    return follow(model, batches(), steps=steps, horizon=horizon or 2 * model.steps, metric=metric)
+    walked = follow(model, batches(), steps=steps, horizon=horizon or 2 * model.steps, metric=metric)
+    return TrajectorySummary.of(walked)
 
 
 def maps_of_split(model: IteratedModel, data: DataSet, progress: Progress) -> Faithfulness | None:
@@ -244,7 +294,7 @@ def write_analysis(run: Path, analysis: RunAnalysis) -> Path:
 
 def analysis_of(run: TrainedRun) -> RunAnalysis | None:
     """What `meq analyze` left beside a run's model; None if there is none, or if it is of other weights."""
-    kept = read_analysis(run.folder.parent) if run.folder.name == "model" else None
+    kept = None if run.place is None else read_analysis(run.place)
     return kept if kept is not None and kept.origin.weights_sha256 == run.task.weights_sha256 else None
 
 
@@ -255,9 +305,9 @@ def read_analysis(run: Path) -> RunAnalysis | None:
 
 def _list_in_study(run: Path) -> None:
     """Keep the manifest of the study true, or `verify` would find an unlisted file and missing ones."""
-    if len(run.parents) < 3 or not (run.parents[2] / MANIFEST).is_file():
+    study = study_above(run)
+    if study is None or not (study / MANIFEST).is_file():
         return
-    study = run.parents[2]
     with alone(study / STUDY, f"the study in {study} is being run, and its list of files is written by who runs it"):
         place, manifest = run.relative_to(study).as_posix(), read_manifest(study)
         if f"{place}/{RECORD}" in manifest.files:

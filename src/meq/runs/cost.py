@@ -150,13 +150,13 @@ def own_inputs(run: TrainedRun, batch_size: int, device: str) -> Inputs:
     feed = Feed(
         features=_on(batch.features, device),
         masks=_on(batch.masks, device),
-        encoders={name: Padded(each, batch.features[name].shape[1], device) for name, each in again.items()},
+        encoders={name: PaddedEncoder(each, batch.features[name].shape[1], device) for name, each in again.items()},
         raw={name: [example.content[name] for example in examples] for name in again},
     )
     return Inputs(words=words, encoder_words=_included(encoders, again), feed=feed)
 
 
-class Padded:
+class PaddedEncoder:
     """An encoder as a function of a batch of contents: its tokens, padded to a fixed length."""
 
     def __init__(self, encoder: Encoder, length: int, device: str) -> None:

@@ -226,7 +226,11 @@ def notable_answers(scored: ScoredAnswers, count: int = 3) -> dict[int, str]:
     sure = {row: value for row, value in enumerate(scored.confidence.tolist()) if not math.isnan(value)}
     ranked = sorted(sure, key=lambda row: -sure[row])
     wrong = [row for row in ranked if not scored.right[row]][:count]
-    right = _best_of_classes(scored, [row for row in ranked if scored.right[row]], count)
+    right = [row for row in ranked if scored.right[row]]
+    firsts: dict[int, int] = {}
+    for row in right:  # the best of each class before others: three examples of one class would say little
+        firsts.setdefault(int(scored.truth[row]), row)
+    right = [*firsts.values(), *(row for row in right if row not in firsts.values())][:count]
     unsure = [row for row in reversed(ranked) if row not in {*wrong, *right}][:count]
     return {**dict.fromkeys(wrong, WRONG), **dict.fromkeys(unsure, UNSURE), **dict.fromkeys(right, RIGHT)}
 
@@ -269,15 +273,6 @@ def confusion_table(scored: ScoredAnswers, labels: Sequence[str], *, split: str)
     titles |= {f"answer {place}": _label(labels, place) for place in answers}
     title = f"True class (rows) and answer (columns) on {split}"
     return Table.of(title, rows, titles=titles, digits={"recall": 3})
-
-
-def _best_of_classes(scored: ScoredAnswers, ranked: Sequence[int], count: int) -> list[int]:
-    """The first of each class, then the others in order: three examples of one class would say little."""
-    firsts: dict[int, int] = {}
-    for row in ranked:
-        firsts.setdefault(int(scored.truth[row]), row)
-    leading = list(firsts.values())
-    return [*leading, *(row for row in ranked if row not in leading)][:count]
 
 
 def _label(labels: Sequence[str], place: int) -> str:

@@ -64,9 +64,14 @@ class TrainedRun:
         return BATCH_SIZE if self.record is None else int(self.record.config["batch_size"])
 
     @property
+    def place(self) -> Path | None:
+        """The run's own folder; None for a model without the rest of its run."""
+        return self.folder.parent if self.folder.name == "model" else None
+
+    @property
     def request(self) -> RunRequest | None:
         """What it was asked to train on; None for a run of a study, and for a model without the rest of its run."""
-        return read_request(self.folder.parent) if self.folder.name == "model" else None
+        return None if self.place is None else read_request(self.place)
 
     def predict(
         self,

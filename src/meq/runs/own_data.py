@@ -75,7 +75,7 @@ def run_data(
     """
     request = run.request
     if data is None and request is not None:
-        kept = Path(request.store) if request.store is not None and Path(request.store).is_dir() else None
+        kept = request.store if request.store is not None and request.store.is_dir() else None
         on_bad: OnBad = "skip" if request.skip_bad else reading.on_bad
         reading = replace(reading, on_bad=on_bad, store=kept if reading.store is None else reading.store)
     findings = Findings(reading.on_bad)
@@ -127,14 +127,13 @@ def raw_data(
     """
     request, study = run.request, study_of(run)
     if request is not None:
-        asked = request.data_request()
-        if is_table(asked.data) and not Path(asked.data).is_file():
+        if is_table(request.data) and not Path(request.data).is_file():
             raise DataError(
-                f"{asked.data}, which the run was trained on, is not here: give the table's place after the run's"
+                f"{request.data}, which the run was trained on, is not here: give the table's place after the run's"
             )
         findings = Findings("skip" if request.skip_bad else "raise") if findings is None else findings
-        options = {**asked.options, **_sizes_of(asked.data, sizes)}
-        return replace(asked, root=root or asked.root, options=options).open(findings)
+        options = {**request.options, **_sizes_of(request.data, sizes)}
+        return replace(request, root=root or request.root, options=options).open(findings)
     if study is not None:
         config = read_study(study).data
         return open_raw(replace(config, options={**config.options, **_sizes_of(config.name, sizes)}), Places(data=root))
@@ -206,8 +205,8 @@ def _other_table(
 ) -> DataSet:
     """A table with the columns of training; id and split are read where it has those columns too."""
     request, options = run.request, _table_options(run)
-    if root is None and request is not None and request.root is not None and request.data == path:
-        root = Path(request.root)  # the run's own table begins where it did in training, another one in its folder
+    if root is None and request is not None and request.data == path:
+        root = request.root  # the run's own table begins where it did in training, another one in its folder
     label, delimiter = run.task.label or "label", options.get("delimiter")
     if labelled is None:
         labelled = has_column(path, label, delimiter=delimiter)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -12,9 +11,9 @@ import torch
 from torch import Tensor
 
 from meq.analysis.diagnosis import Diagnosis, diagnose
-from meq.analysis.spectrum import Eigenvalues, leading_eigenvalues
 from meq.data.content import Picture
 from meq.data.contract import Example
+from meq.runs.analyze import IterationSpectrum
 from meq.runs.load import TrainedRun
 from meq.runs.own_data import UnknownDataError, raw_data
 
@@ -56,40 +55,9 @@ def example_pairs(run: TrainedRun, *, count: int = COUNT) -> list[ExamplePair]:
     return [_with_other(place, found, pairs, data.labels) for place, found in enumerate(_varied(pairs, count), start=1)]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class PairSpectrum:
-    """The leading eigenvalues of dT/dz at the state that is read."""
-
-    eigenvalues: Eigenvalues
-    damping: float | None
-    """Of the model's own damped iteration; None where it was given another solver."""
-
-    @property
-    def found(self) -> bool:
-        return not bool(self.eigenvalues.values.abs().isnan().all())
-
-    def in_words(self) -> list[str]:
-        """What the largest modulus says of the iteration, undamped and as it is taken."""
-        if not self.found:
-            return ["The eigenvalues were not found: they lie too close to each other for Arnoldi to tell them apart."]
-        lines = [_radius_line("The undamped map", float(self.eigenvalues.values.abs().nan_to_num(0).max()))]
-        if self.damping is not None and self.damping != 1:
-            # Of the eigenvalues that were found: one that was not is smaller than all of these, and so is not the
-            # radius of the undamped map, but 1 - d + d lambda may still be larger. The sentence says so.
-            largest = float(self.eigenvalues.damped(self.damping).abs().nan_to_num(0).max())
-            lines.append(
-                _radius_line(f"As it is iterated, damped by {self.damping:.3g}", largest)
-                + " (Of the eigenvalues shown; damping may bring others forward.)"
-            )
-        return lines
-
-
-def spectrum_of_pair(model: Any, features: Tensors, masks: Tensors) -> PairSpectrum:
+def spectrum_of_pair(model: Any, features: Tensors, masks: Tensors) -> IterationSpectrum:
     """The leading eigenvalues for one pair, as the encoders made it."""
-    solution = _output(model, features, masks).solution.detach()
-    own = model.damped()
-    damping = float(own.step) if type(solution.solver) is type(own) else None
-    return PairSpectrum(eigenvalues=leading_eigenvalues(solution.operator, solution), damping=damping)
+    return IterationSpectrum.of(_output(model, features, masks).solution.detach())
 
 
 def diagnosis_of_pair(model: Any, features: Tensors, masks: Tensors) -> Diagnosis:
@@ -106,14 +74,6 @@ def _output(model: Any, features: Tensors, masks: Tensors) -> Any:
     """The model's own output for the pair, in eval mode as the run was loaded."""
     with torch.no_grad():
         return model(dict(features), dict(masks))
-
-
-def _radius_line(what: str, radius: float) -> str:
-    begin = f"{what}: the largest modulus is {radius:.3f}, "
-    if radius >= 1:
-        return begin + "not below 1: near this state the iteration moves away along at least one direction."
-    steps = math.ceil(math.log(0.1) / math.log(radius)) if radius > 0 else 1
-    return begin + f"below 1: near this state a disturbance shrinks to a tenth in about {steps:,} steps."
 
 
 def _pair_of(example: Example) -> Found | None:

@@ -18,16 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Complex
 from PIL import Image
-from torch import Tensor
 
 from meq.analysis.diagnosis import Diagnosis
 from meq.analysis.products import some_samples
 from meq.analysis.removal import Faithfulness
-from meq.analysis.spectrum import leading_eigenvalues
 from meq.core.solution import Solution, Stop
-from meq.core.solvers import Damped
 from meq.data.content import Content, DrawnPicture, Picture, Regions
 from meq.data.contract import DataSet, Example
 from meq.data.pictures import open_picture
@@ -39,6 +35,7 @@ from meq.models.iterated import IteratedModel
 from meq.records import SCHEMA, BusyError, alone, read_cached, write_sealed
 from meq.runs.analyze import (
     FOLDER,
+    IterationSpectrum,
     Origin,
     TrajectorySummary,
     analysis_of,
@@ -115,15 +112,6 @@ class ShownExample:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Eigenvalues:
-    """The leading eigenvalues of dT/dz at the read state, a row per sample."""
-
-    values: Complex[Tensor, "B E"]
-    damping: float | None
-    """None for a solver that is not a damped iteration."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Showcase:
     """Everything that a report shows of a run beyond its record."""
 
@@ -137,7 +125,7 @@ class Showcase:
     examples: tuple[ShownExample, ...]
     diagnosis: Diagnosis | None
     trajectory: TrajectorySummary | None
-    eigenvalues: Eigenvalues | None
+    eigenvalues: IterationSpectrum | None
     maps: Faithfulness | None
     """What the maps are worth; None where that was not tested."""
     missing: tuple[str, ...]
@@ -273,9 +261,7 @@ class _Builder:
             with self.trying("features", "mend what is named"):
                 features = self._features(raw, encoders)
         kept = analysis_of(run)
-        diagnosis = None if kept is None else kept.diagnosis
-        trajectory = None if kept is None else kept.trajectory
-        maps = None if kept is None else kept.maps
+        diagnosis, trajectory, maps = (kept.diagnosis, kept.trajectory, kept.maps) if kept else (None, None, None)
         eigenvalues, model, among = None, run.model, max(options.samples, 32)
         if features is not None and isinstance(model, IteratedModel):
             if diagnosis is None:
@@ -291,8 +277,7 @@ class _Builder:
             if trajectory is None:
                 with self.trying("the score along k", "report it"):
                     every = range(2 * model.steps + 1)
-                    walked = follow_split(model, features, limit=options.limit, steps=every, progress=self.progress)
-                    trajectory = TrajectorySummary.of(walked)
+                    trajectory = follow_split(model, features, limit=options.limit, steps=every, progress=self.progress)
             with self.trying("the eigenvalues", "report it"):
                 eigenvalues = self._eigenvalues(first_output(model, features, among).solution.detach())
             if maps is None:
@@ -340,15 +325,15 @@ class _Builder:
             return math.inf
         return float((again.logits - self.stored.logits[rows]).abs().nan_to_num(0.0).max())
 
-    def _eigenvalues(self, solution: Solution) -> Eigenvalues | None:
+    def _eigenvalues(self, solution: Solution) -> IterationSpectrum | None:
         finite = [row for row, stop in enumerate(solution.stop) if stop is not Stop.DIVERGED]
         if not finite:
             return None
         few = some_samples(solution, finite[: self.options.samples])
         self.progress("eigenvalues", 0, 1)
-        values = leading_eigenvalues(few.operator, few, count=self.options.eigenvalues).values
+        found = IterationSpectrum.of(few, count=self.options.eigenvalues)
         self.progress("eigenvalues", 1, 1)
-        return Eigenvalues(values=values, damping=float(few.solver.step) if isinstance(few.solver, Damped) else None)
+        return found
 
     def _examples(self, raw: DataSet, encoders: Mapping[str, Encoder] | None) -> tuple[ShownExample, ...]:
         if self.stored is None:

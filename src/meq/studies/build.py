@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from meq.core.backward import Backward
-from meq.core.registry import BACKWARDS, SOLVERS
+from meq.core.registry import made_backward, made_solver
 from meq.core.solvers import Solver
 from meq.data.contract import DataSet, Example, tensors_of
 from meq.data.request import DataRequest, open_data
@@ -52,12 +53,10 @@ class Places:
     """The folder of a second data set, which a measure reads."""
 
 
-def places_of(
-    request: DataRequest | None, root: Path | None, *, store: Path | None = None, read: Path | None = None
-) -> Places:
-    """Where a request's data lies: a table is a file, whose own paths start from `root`; else `root` is the folder."""
-    if request is not None and is_table(request.data):
-        return Places(data=Path(request.data), files=root, store=store, read=read)
+def places_of(data: str | None, root: Path | None, *, store: Path | None = None, read: Path | None = None) -> Places:
+    """Where data lies that was asked for: a table is a file, whose own paths start from `root`; else that is it."""
+    if data is not None and is_table(data):
+        return Places(data=Path(data), files=root, store=store, read=read)
     return Places(data=root, store=store, read=read)
 
 
@@ -100,7 +99,8 @@ def build_model(study: Study, arm: ArmConfig, data: DataSet, seed: int) -> Fusio
     """The arm's model with the initial weights of that seed, its size matched, its solver in place."""
     options = sized_options(study, arm, data)
     if options.get("order") == "random":
-        options["order"] = _drawn_order(list(data.widths), seed)
+        drawn: list[Any] = random.Random(seed).sample(list(data.widths), len(data.widths))
+        options["order"] = reduce(lambda order, name: (order, name), drawn)  # two first, then the others one by one
     seed_everything(seed)
     model = make_model(arm.model, data, options)
     set_iteration(model, arm)
@@ -150,30 +150,29 @@ def check_arm(study: Study, arm: ArmConfig) -> None:
 
 def set_iteration(model: FusionModel, arm: ArmConfig) -> None:
     """The solver and the backward that the arm asks for; they are saved with the model from then on."""
-    for what, make in _iteration(arm).items():
+    for what, made in _iteration(arm).items():
         if not isinstance(model, IteratedModel):
             raise StudyError(f"the arm {arm.name!r}: {arm.model!r} does not iterate, it has no {what}")
-        setattr(model, what, make())
+        setattr(model, what, made)
 
 
-def _iteration(arm: ArmConfig) -> dict[str, Callable[[], Solver | Backward | None]]:
-    """How to make the solver and the backward that an arm names, in small letters; an error if there are none such."""
-    solvers: dict[str, Any] = {name.lower(): kind for name, kind in SOLVERS.items()}
-    solvers["damped"] = lambda: None  # the model's own iteration
-    backwards: dict[str, Any] = {name.lower(): kind for name, kind in BACKWARDS.items()}
-    found = {}
-    for what, name, known in (("solver", arm.solver, solvers), ("backward", arm.backward, backwards)):
-        if name is not None and name not in known:
-            raise StudyError(f"the arm {arm.name!r}: there is no {what} {name!r}: {nearest(name, known)}")
-        if name is not None:
-            found[what] = known[name]
+def _iteration(arm: ArmConfig) -> dict[str, Solver | Backward | None]:
+    """The solver and the backward that an arm names; an error if there are none such."""
+    made: dict[str, Solver | Backward | None] = {}
+    try:
+        if arm.solver is not None:  # damped is the model's own iteration
+            made["solver"] = None if arm.solver == "damped" else made_solver({"name": arm.solver})
+        if arm.backward is not None:
+            made["backward"] = made_backward({"name": arm.backward})
+    except ValueError as error:
+        raise StudyError(f"the arm {arm.name!r}: {error}") from error
     if (arm.backward, arm.solver or "damped", arm.options.get("damping")) == ("implicit", "damped", "learned"):
         raise StudyError(
             f"the arm {arm.name!r} learns its damping, on which the equilibrium does not depend: with the backward "
             "'implicit' it would have no gradient. Give a constant damping, or the backward unrolled, checkpointed or "
             "phantom"
         )
-    return found
+    return made
 
 
 def open_raw(config: DataConfig, places: Places) -> DataSet:
@@ -229,12 +228,3 @@ def _typical_shape(examples: Sequence[Example], name: str) -> list[int]:
     if choices is not None:
         return [choices, max(1, tokens)]
     return [tokens] if tokens else []
-
-
-def _drawn_order(modalities: list[str], seed: int) -> Any:
-    """A random merge order: two of the modalities first, then the others one by one."""
-    first, *rest = random.Random(seed).sample(modalities, len(modalities))
-    order: Any = first
-    for name in rest:
-        order = (order, name)
-    return order

@@ -12,27 +12,18 @@ import os
 import socket
 import time
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil  # type: ignore[import-untyped]
 from rich.console import Console
 
 from meq.records import sha256
-from meq.studies.build import Places
-from meq.studies.local import GB, GRACE_SECONDS, cores, follow, memory_of_a_run, shared_features
+from meq.studies.local import GB, GRACE_SECONDS, Workers, cores, follow, memory_of_a_run, workers_for
 from meq.studies.study import STUDY, StudyError
-from meq.studies.workers import (
-    LOOK_SECONDS,
-    RETRIES,
-    Assignment,
-    Job,
-    RunEnd,
-    run_worker,
-    this_worker,
-)
+from meq.studies.workers import LOOK_SECONDS, RETRIES, Assignment, Job, RunEnd, run_worker
 from meq.training.record import versions
 
 INSTALL = "Ray is not installed: pip install 'meq[cluster]'"
@@ -42,6 +33,7 @@ INSTALL = "Ray is not installed: pip install 'meq[cluster]'"
 class Cluster:
     """Tasks of Ray, each of which makes one run after the other."""
 
+    elsewhere: ClassVar[bool] = True
     address: str | None = None
     """Of a cluster, such as 10.0.0.1:6379 or auto. Unless given: the one this process or machine belongs to, and if
     there is none, one that is started here and ended with the study."""
@@ -57,14 +49,9 @@ class Cluster:
     and on the way nothing is encrypted unless the cluster says so."""
     retries: int = RETRIES
 
-    def sharing(self, folder: Path, places: Places) -> AbstractContextManager[Places]:
-        return shared_features(folder, places)
-
     def work_off(self, job: Job) -> Generator[RunEnd, None, None]:
-        if self.workers is not None and self.workers < 1:
-            raise StudyError(f"{self.workers} workers can do nothing: give at least one")
         need = int(self.memory * GB) if self.memory else memory_of_a_run(job.study, job.prepared)
-        most = len(job.left) if self.workers is None else min(self.workers, len(job.left))
+        most = len(job.left) if self.workers is None else workers_for(need, len(job.left), self.workers)
         # for a cluster of this machine: what is asked for, even if that is more than it has
         local_cpus = max(cores(), self.cpus) if self.workers is None else self.cpus * most
         with _connected(self.address, local_cpus, trusted=self.trusted) as ray:
@@ -72,7 +59,7 @@ class Cluster:
             nodes = _fitting_nodes(ray, asked)
             words = f"Ray: {nodes} with room for a run of {self.cpus} CPUs and {need / GB:.1f} GB"
             job.console.print(words, highlight=False)
-            yield from follow(job, _Tasks(ray, job, asked, most, self.retries))
+            yield from follow(job, _Tasks(ray, job, asked, most=most, retries=self.retries))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,41 +71,29 @@ class Home:
     version: str
 
 
-class _Tasks:
-    """Workers that are tasks of Ray; those for which there is no room yet wait in Ray's queue."""
+class _Tasks(Workers):
+    """By task of Ray: its worker's name. Those for which there is no room yet wait in Ray's queue."""
 
-    def __init__(self, ray: Any, job: Job, asked: dict[str, Any], most: int, retries: int) -> None:
-        self.ray, self.job, self.most, self.retries = ray, job, most, retries
-        self.threads = asked["num_cpus"]
+    alive: dict[Any, str]
+
+    def __init__(self, ray: Any, job: Job, asked: dict[str, Any], *, most: int, retries: int) -> None:
+        super().__init__(job, most=most, threads=asked["num_cpus"], retries=retries)
+        self.ray = ray
         self.task = ray.remote(**asked, max_retries=0, max_calls=0)(work_as_task)
         self.home = Home(study_sha256=sha256(job.folder / STUDY), working_folder=Path.cwd(), version=versions()["meq"])
-        self.tasks: dict[Any, str] = {}
-        """The names of their workers."""
-        self.began = 0
-
-    def alive(self) -> int:
-        return len(self.tasks)
 
     def start(self) -> None:
-        self.began += 1
-        given = Assignment(
-            study=self.job.study,
-            folder=self.job.folder.resolve(),
-            places=self.job.prepared.places,
-            threads=self.threads,
-            retries=self.retries,
-            worker=f"{this_worker()} {self.began}",
-        )
-        self.tasks[self.task.remote(given, self.home)] = given.worker
+        given = self.assignment()
+        self.alive[self.task.remote(given, self.home)] = given.worker
 
     def lost(self) -> list[tuple[str, str]]:
-        if not self.tasks:
+        if not self.alive:
             time.sleep(LOOK_SECONDS)
             return []
         found, errors = [], self.ray.exceptions
         lost = (errors.WorkerCrashedError, errors.NodeDiedError, errors.OutOfMemoryError, errors.ObjectLostError)
-        for task in self.ray.wait(list(self.tasks), num_returns=1, timeout=LOOK_SECONDS)[0]:
-            worker = self.tasks.pop(task)
+        for task in self.ray.wait(list(self.alive), num_returns=1, timeout=LOOK_SECONDS)[0]:
+            worker = self.alive.pop(task)
             try:
                 self.ray.get(task)
             except errors.RayTaskError as error:  # raised in the task: its words are those of the error there
@@ -130,12 +105,11 @@ class _Tasks:
         return found
 
     def stop(self) -> None:
-        """End all tasks; those that have begun note in their records that they were interrupted."""
-        if not self.tasks:
+        if not self.alive:
             return
-        for task in self.tasks:
+        for task in self.alive:
             self.ray.cancel(task, force=False)
-        _, left = self.ray.wait(list(self.tasks), num_returns=len(self.tasks), timeout=GRACE_SECONDS)
+        _, left = self.ray.wait(list(self.alive), num_returns=len(self.alive), timeout=GRACE_SECONDS)
         for task in left:
             self.ray.cancel(task, force=True)
 
@@ -201,7 +175,9 @@ def _connected(address: str | None, local_cpus: int, *, trusted: bool = False) -
 
 def _refuse_elsewhere(hosts: Iterable[str]) -> None:
     """An error if one of them is another machine, before anything of the study is sent."""
-    here = _own_names()
+    interfaces = [each.address.partition("%")[0] for found in psutil.net_if_addrs().values() for each in found]
+    known_to_ray = ("auto", "local", "localhost", "127.0.0.1", "::1", "0.0.0.0")
+    here = {name.lower() for name in (*known_to_ray, socket.gethostname(), *interfaces)}
     elsewhere = sorted({host for host in hosts if host.lower() not in here})
     if elsewhere:
         raise StudyError(
@@ -210,13 +186,6 @@ def _refuse_elsewhere(hosts: Iterable[str]) -> None:
             "machines can read and answer with code that runs here. If you trust all of them, say so with "
             "--trust-cluster (trusted=True)"
         )
-
-
-def _own_names() -> set[str]:
-    """How this machine is called: its interfaces, its name, and what Ray takes for itself."""
-    interfaces = [each.address.partition("%")[0] for found in psutil.net_if_addrs().values() for each in found]
-    own = {"auto", "local", "localhost", "127.0.0.1", "::1", "0.0.0.0", socket.gethostname()}
-    return {name.lower() for name in (*own, *interfaces)}
 
 
 def _host(address: str) -> str:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,8 @@ from meq.data.metrics import (
     R2,
     RULES,
     SOFT_ACCURACY,
+    TOKEN_ACCURACY,
+    WHOLE_ACCURACY,
     metric_named,
 )
 from meq.studies.study import Run, Study, run_place
@@ -56,7 +58,7 @@ class ArmLine:
     parameters: int | None
     """None as long as there is no record."""
     runs: str
-    """How many of the planned runs have a score, and what became of the others."""
+    """How many of the planned runs have a score, and what became of the others: "2 of 3 (seed 2 failed)"."""
     mean: float | None
     spread: float | None
     """The sample standard deviation over seeds; None for fewer than two."""
@@ -96,7 +98,7 @@ def verdict(differences: Sequence[float]) -> str:
 
 @contextmanager
 def called_with(seeds: int) -> Iterator[None]:
-    """Within: so many seeds are enough. For tables of an older form, in which two were, when they are verified."""
+    """Let so many seeds be enough for a verdict inside the block, as two were for tables of the older form."""
     token = _fewest.set(seeds)
     try:
         yield
@@ -134,34 +136,33 @@ def _scores(
     return found
 
 
+def paired_difference(
+    seeds: Sequence[int], mine: Mapping[int, float], theirs: Mapping[int, float]
+) -> tuple[float | None, float | None, str]:
+    """Mean and spread of mine - theirs over the seeds that have both, and the verdict, for which all are needed."""
+    pairs = [mine[seed] - theirs[seed] for seed in seeds if seed in mine and seed in theirs]
+    return mean(pairs), spread(pairs), verdict(pairs) if len(pairs) == len(seeds) else INCOMPLETE
+
+
 def _line(study: Study, records: Records, arm: str, scores: Mapping[str, Mapping[int, float]]) -> ArmLine:
-    mine, theirs = scores[arm], scores[study.reference]
-    pairs = [mine[seed] - theirs[seed] for seed in study.seeds if seed in mine and seed in theirs]
+    mine = scores[arm]
+    difference, its_spread, called = paired_difference(study.seeds, mine, scores[study.reference])
     is_reference = arm == study.reference
-    complete = len(pairs) == len(study.seeds)
-    counts = {records[arm, seed].parameters for seed in study.seeds if (arm, seed) in records}
+    known = {seed: records.get((arm, seed)) for seed in study.seeds}
+    counts = {record.parameters for record in known.values() if record is not None}
+    # never a mean over fewer runs than planned without saying so
+    statuses = {seed: "missing" if record is None else record.status for seed, record in known.items()}
+    odd = [f"seed {seed} {status}" for seed, status in statuses.items() if status != FINISHED]
     return ArmLine(
         arm=arm,
         parameters=counts.pop() if len(counts) == 1 else None,
-        runs=_runs(study, records, arm, len(mine)),
+        runs=f"{len(mine)} of {len(study.seeds)}" + (f" ({', '.join(odd)})" if odd else ""),
         mean=mean(mine.values()),
         spread=spread(mine.values()),
-        difference=None if is_reference else mean(pairs),
-        difference_spread=None if is_reference else spread(pairs),
-        verdict=REFERENCE if is_reference else verdict(pairs) if complete else INCOMPLETE,
+        difference=None if is_reference else difference,
+        difference_spread=None if is_reference else its_spread,
+        verdict=REFERENCE if is_reference else called,
     )
-
-
-def _runs(study: Study, records: Records, arm: str, scored: int) -> str:
-    """ "2 of 3 (seed 2 failed)": never a mean over fewer runs than planned without saying so."""
-    odd = []
-    for seed in study.seeds:
-        record = records.get((arm, seed))
-        if record is None:
-            odd.append(f"seed {seed} missing")
-        elif record.status != FINISHED:
-            odd.append(f"seed {seed} {record.status}")
-    return f"{scored} of {len(study.seeds)}" + (f" ({', '.join(odd)})" if odd else "")
 
 
 def mean(values: Iterable[float]) -> float | None:
@@ -302,17 +303,13 @@ def resampled(record: RunRecord, metric: str, given: Predictions, counts: Counts
     if metric not in FORMS:  # registered by somebody else: computed for each draw by itself
         draws = (torch.from_numpy(np.repeat(np.arange(len(logits)), row)) for row in counts)
         return np.array([known(logits[taken], target[taken]) for taken in draws])
-    parts, whole = _form_of(metric, record.data.facts)
+    parts, whole = FORMS[metric]
+    if metric == ACC7.name and record.data.facts.get("target") == "score":
+        classes = RULES[record.data.facts["rule"]]
+        parts = lambda x, y: [classes(x.double().reshape(-1)) == classes(y.double().reshape(-1))]  # noqa: E731
     values = np.stack([part.double().numpy() for part in parts(logits, target)], axis=1)
     means = counts.astype(np.float64) @ values / max(1, len(values))
     return whole(list(means.T))
-
-
-def _form_of(metric: str, facts: Mapping[str, Any]) -> tuple[Parts, Whole]:
-    if metric == ACC7.name and facts.get("target") == "score":
-        classes = RULES[facts["rule"]]
-        return lambda x, y: [classes(x.double().reshape(-1)) == classes(y.double().reshape(-1))], _only
-    return FORMS[metric]
 
 
 def _only(means: list[Numbers]) -> Numbers:
@@ -366,9 +363,21 @@ def _nonzero_parts(logits: Tensor, target: Tensor) -> list[Tensor]:
     return [((s > 0) == (y > 0)) & (y != 0), y != 0]
 
 
+def _token_parts(logits: Tensor, target: Tensor) -> list[Tensor]:
+    asked = target >= 0
+    return [((logits.argmax(-1) == target) & asked).sum(1), asked.sum(1)]
+
+
+def _whole_parts(logits: Tensor, target: Tensor) -> list[Tensor]:
+    asked = target >= 0
+    return [((logits.argmax(-1) == target) | ~asked).all(1) & asked.any(1), asked.any(1)]
+
+
 FORMS: Mapping[str, tuple[Parts, Whole]] = {
     ACCURACY.name: (_right, _only),
     ACC7.name: (_right, _only),
+    TOKEN_ACCURACY.name: (_token_parts, _ratio),
+    WHOLE_ACCURACY.name: (_whole_parts, _ratio),
     SOFT_ACCURACY.name: (lambda x, y: [y.gather(1, x.argmax(1, keepdim=True))[:, 0]], _only),
     EXACT_MATCH.name: (lambda x, y: [((x > 0) == (y > 0.5)).all(1)], _only),
     NEGATIVE_MAE.name: (lambda x, y: [-(x.double().reshape(-1) - y.double().reshape(-1)).abs()], _only),

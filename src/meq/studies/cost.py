@@ -257,8 +257,8 @@ class Line:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToTolerance:
-    """The tolerance in charge, and a cap."""
+class ToleranceRun:
+    """Steps until the samples settled, when the tolerance decides and not the depth; up to a cap."""
 
     tolerance: float
     cap: int
@@ -277,7 +277,7 @@ class Sweep:
     points: tuple[Cost, ...]
     flops: Line
     ms: Line | None
-    to_tolerance: ToTolerance | None
+    to_tolerance: ToleranceRun | None
     """None on the meta device."""
 
     @property
@@ -327,13 +327,13 @@ def fit_line(steps: Sequence[int], values: Sequence[float]) -> Line:
     )
 
 
-def _to_tolerance(model: IteratedModel, feed: Feed) -> ToTolerance:
+def _to_tolerance(model: IteratedModel, feed: Feed) -> ToleranceRun:
     tolerance = model.tol or TOLERANCE
     with torch.no_grad(), held_still(model):
         solution = feed(at_depth(model, CAP, tol=tolerance)).solution
     assert solution is not None
     stops = solution.stop
-    return ToTolerance(
+    return ToleranceRun(
         tolerance=tolerance,
         cap=CAP,
         samples=len(stops),

@@ -5,23 +5,23 @@ What is measured is the SNLI-VE architecture of the paper, with random weights a
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from meq.data.contract import DataSet, features
+from meq.data.metrics import ACCURACY
 from meq.encoders.pretrained import require_transformers
 from meq.models.base import FusionModel
 from meq.models.iterated import IteratedModel
-from meq.models.match import match_parameters
 from meq.options import checked_options, nearest
 from meq.records import SCHEMA, read_dataclass, write_bytes, write_dataclass
+from meq.studies.build import sized_options
 from meq.studies.cost import (
     STEPS,
     Cost,
@@ -33,20 +33,18 @@ from meq.studies.cost import (
     measure_costs,
     sweep_steps,
 )
-from meq.studies.settings import FULL, QUICK
+from meq.studies.paper import COST_BASIS, COSTS
+from meq.studies.settings import EQUILIBRIUM, FULL, QUICK, baseline, equilibrium, study_of
 from meq.studies.study import TABLES, StudyError
-from meq.tables import FORMATS, Cell, Table
-from meq.training.arms import ARMS
+from meq.tables import Cell, Table, as_files
+from meq.training.arms import make_model
 from meq.training.record import Session, session
 
 COST = "cost.json"
-BENCHMARK, CLASSES = "snli-ve", 3
-EQUILIBRIUM = "meq"
+BENCHMARK, LABELS = "snli-ve", ("entailment", "neutral", "contradiction")
 SINGLE_PASS = ("concat", "low-rank", "cross-attention", "self-attention")
 ARM_NAMES = (*SINGLE_PASS, EQUILIBRIUM)
 DEPTHS = (1, 5, 10, 20)
-MATCHING = 0.005
-"""How far the parameters of two arms may lie apart, relative: a narrow arm grows in large steps."""
 MEGA = 1e6
 SMALLEST_GIGA = 1e8
 """Fewer FLOPs than that are shown in millions."""
@@ -54,25 +52,6 @@ TIMES = "Times: median and quartiles of the timed passes; the rows take turns, a
 MEMORY = (
     "Peak MB: weights, those of the encoders too, and the most that a pass holds besides; on CUDA by its allocator, "
     "elsewhere the peak of live tensor bytes."
-)
-PAPER: Mapping[str, tuple[float, float, int]] = {
-    "concat": (1.465, 19.27, 1015),
-    "low-rank": (1.483, 19.27, 1003),
-    "cross-attention": (1.621, 21.20, 1004),
-    "self-attention": (1.745, 21.96, 1006),
-    "meq K=1": (1.627, 20.89, 1003),
-    "meq K=5": (2.304, 27.64, 1003),
-    "meq K=10": (3.127, 36.08, 1003),
-    "meq K=20": (4.778, 52.95, 1003),
-}
-"""The paper's ms, GFLOPs and MB: batch 32 on one RTX 3090. None of them was measured here."""
-PAPER_STEP, PAPER_BASE = 1.687, 19.204
-"""The paper's GFLOPs per step, and its base extrapolated to K = 0."""
-BESIDE_THE_PAPER = (
-    f"The paper states {PAPER_STEP} GFLOPs per step on a base of {PAPER_BASE}. FLOPs here are two per multiply-add "
-    "throughout, and the encoders alone agree with its base. Of our block a step is twice the paper's figure, which is "
-    "what its linear layers come to in multiply-adds: the paper either counts the block by them, or has a block that "
-    "computes half as much with as many parameters."
 )
 
 
@@ -160,35 +139,20 @@ def matched_arms(
     for name in names:
         if name not in ARM_NAMES:
             raise StudyError(f"the cost study has no arm {name!r}: {nearest(name, ARM_NAMES)}")
-    target = _equilibrium(quick, "meta", seed).count_parameters()
+    setting, width = (QUICK if quick else FULL)[BENCHMARK], form_of(quick).encoder_width
+    study = study_of(setting, "", [*(baseline(setting, name) for name in SINGLE_PASS), equilibrium(setting)])
+    modalities = {name: features(width) for name in setting.modalities}
+    data = DataSet(name=BENCHMARK, splits={}, modalities=modalities, labels=LABELS, head="classes", metric=ACCURACY)
     arms: dict[str, FusionModel] = {}
-    for name in names:
-        if name == EQUILIBRIUM:
-            model = _equilibrium(quick, device, seed)
-            arms |= {f"{name} K={depth}": at_depth(model, depth) for depth in depths}
+    for arm in map(study.arm, names):
+        options = sized_options(study, arm, data)
+        with _drawn(seed, device):
+            model = make_model(arm.model, data, options).to(device).eval()
+        if isinstance(model, IteratedModel):
+            arms |= {f"{arm.name} K={depth}": at_depth(model, depth) for depth in depths}
         else:
-            size = match_parameters(partial(_build, name, quick), target, tolerance=MATCHING).size
-            with _drawn(seed, device):
-                arms[name] = _build(name, quick, size).to(device).eval()
+            arms[arm.name] = model
     return arms
-
-
-def _equilibrium(quick: bool, device: str, seed: int) -> IteratedModel:
-    with _drawn(seed, device):
-        model = _build(EQUILIBRIUM, quick)
-    assert isinstance(model, IteratedModel)
-    return model.to(device).eval()
-
-
-def _build(name: str, quick: bool, hidden: int | None = None) -> FusionModel:
-    """The arm in the shape that the benchmark's setting has."""
-    make, fixed = ARMS[name].model, ARMS[name].fixed
-    shape = (QUICK if quick else FULL)[BENCHMARK].shape
-    known = inspect.signature(make).parameters
-    shared = {option: value for option, value in shape.items() if option in known}
-    width = form_of(quick).encoder_width
-    options = {} if hidden is None else {"hidden": hidden}
-    return make({"image": width, "text": width}, CLASSES, **{**shared, **fixed, **options})
 
 
 @contextmanager
@@ -259,9 +223,8 @@ def cost_tables(report: CostReport, *, paper: bool = False) -> dict[str, Table]:
 def write_cost(folder: Path, report: CostReport) -> None:
     """The report and its tables; an earlier measurement in the folder is replaced."""
     (folder / TABLES).mkdir(parents=True, exist_ok=True)
-    for name, table in cost_tables(report).items():
-        for ending, render in FORMATS.items():
-            write_bytes(folder / TABLES / f"{name}.{ending}", render(table).encode())
+    for name, content in as_files(cost_tables(report)).items():
+        write_bytes(folder / TABLES / name, content)
     write_dataclass(folder / COST, report)
 
 
@@ -300,7 +263,7 @@ def arms_table(costs: Costs, *, conditions: str, published: bool = False) -> Tab
         row: dict[str, Cell] = {"arm": cost.arm, "parameters": cost.parameters, **_cells(cost, unit)}
         row |= {"ms_ratio": costs.ms_ratio.get(cost.arm), "flops_ratio": costs.flops_ratio.get(cost.arm)}
         if published:
-            figures = PAPER.get(cost.arm, (None, None, None))
+            figures = COSTS.get(cost.arm, (None, None, None))
             row |= dict(zip(("paper_ms", "paper_gflops", "paper_mb"), figures, strict=True))
         rows.append(row)
     notes = [conditions, *_meaning(costs.arms)]
@@ -323,7 +286,7 @@ def sweep_table(
     """One line per number of steps; what a step adds, and the base, are said below."""
     unit = _unit(sweep.points)
     rows: list[dict[str, Cell]] = [{"steps": point.steps, **_cells(point, unit)} for point in sweep.points]
-    notes = [conditions, *_meaning(sweep.points), *step_notes(sweep), *([BESIDE_THE_PAPER] if published else [])]
+    notes = [conditions, *_meaning(sweep.points), *step_notes(sweep), *([COST_BASIS] if published else [])]
     return _table(title, rows, notes, unit)
 
 

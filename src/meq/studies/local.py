@@ -12,14 +12,15 @@ import signal
 import sys
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn
 
 import psutil  # type: ignore[import-untyped]
 import torch
@@ -113,21 +114,37 @@ def workers_for(need: int, runs: int, wanted: int | None) -> int:
 # -- keeping workers going ---------------------------------------------------------------------------------------------
 
 
-class Workers(Protocol):
-    """Workers that somebody looks after, wherever they are."""
+class Workers(ABC):
+    """Workers that `follow` keeps going, in whatever processes they are: at most so many at the same time."""
 
-    most: int
-    """At the same time."""
+    def __init__(self, job: Job, *, most: int, threads: int, retries: int) -> None:
+        self.job, self.most, self.threads, self.retries = job, most, threads, retries
+        self.alive: dict[Any, Any] = {}
+        """Those that have not ended; what stands in it is the subclass's."""
+        self.began = 0
 
-    def alive(self) -> int: ...
+    def assignment(self) -> Assignment:
+        """What the next worker is told."""
+        self.began += 1
+        return Assignment(
+            study=self.job.study,
+            folder=self.job.folder.resolve(),
+            places=self.job.prepared.places,
+            threads=self.threads,
+            retries=self.retries,
+            worker=f"{this_worker()} {self.began}",
+        )
 
+    @abstractmethod
     def start(self) -> None: ...
 
+    @abstractmethod
     def lost(self) -> list[tuple[str, str]]:
         """Those that ended without being asked, each with how it ended, once; wait a moment if there are none."""
-        ...
 
-    def stop(self) -> None: ...
+    @abstractmethod
+    def stop(self) -> None:
+        """End all workers; those with a run note in its record that it was interrupted."""
 
 
 def follow(job: Job, workers: Workers) -> Generator[RunEnd, None, None]:
@@ -149,8 +166,8 @@ def follow(job: Job, workers: Workers) -> Generator[RunEnd, None, None]:
                     yield ended
                 held = {run for run in claims if run in pending and is_held(job, run)}
                 free = [run for run in pending if run not in held and is_open(job.study, job.folder, run)]
-                idle = max(0, workers.alive() - len(held))
-                for _ in range(min(workers.most - workers.alive(), len(free) - idle)):
+                idle = max(0, len(workers.alive) - len(held))
+                for _ in range(min(workers.most - len(workers.alive), len(free) - idle)):
                     workers.start()
         finally:
             if pending:
@@ -165,6 +182,7 @@ def follow(job: Job, workers: Workers) -> Generator[RunEnd, None, None]:
 class Local:
     """Processes of this machine, each with a run at a time."""
 
+    elsewhere: ClassVar[bool] = True
     workers: int | None = None
     """As many as there are physical cores, and memory, unless given."""
     threads: int | None = None
@@ -173,9 +191,6 @@ class Local:
     """GB that a run needs; estimated unless given."""
     retries: int = RETRIES
 
-    def sharing(self, folder: Path, places: Places) -> AbstractContextManager[Places]:
-        return shared_features(folder, places)
-
     def work_off(self, job: Job) -> Generator[RunEnd, None, None]:
         need = int(self.memory * GB) if self.memory else memory_of_a_run(job.study, job.prepared)
         count = workers_for(need, len(job.left), self.workers)
@@ -183,7 +198,7 @@ class Local:
         words = f"{count} {'worker' if count == 1 else 'workers'} of {threads} "
         words += f"{'thread' if threads == 1 else 'threads'}, about {need / GB:.1f} GB for each run"
         job.console.print(words, highlight=False)
-        yield from follow(job, _Processes(job, count, threads, self.retries))
+        yield from follow(job, _Processes(job, most=count, threads=threads, retries=self.retries))
 
 
 def sharing_place(folder: Path) -> Path:
@@ -209,44 +224,29 @@ def shared_features(folder: Path, places: Places) -> Iterator[Places]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-class _Processes:
-    """Workers of this machine."""
+class _Processes(Workers):
+    """By a number below `most`: the process, its worker's name and its log."""
 
-    def __init__(self, job: Job, most: int, threads: int, retries: int) -> None:
-        self.job, self.most, self.threads, self.retries = job, most, threads, retries
-        self.processes: dict[int, tuple[BaseProcess, str, Path]] = {}
-        """By a number below `most`: the process, its worker's name and its log."""
-        self.began = 0
-
-    def alive(self) -> int:
-        return len(self.processes)
+    alive: dict[int, tuple[BaseProcess, str, Path]]
 
     def start(self) -> None:
-        number = next(each for each in range(self.most) if each not in self.processes)
-        self.began += 1
-        given = Assignment(
-            study=self.job.study,
-            folder=self.job.folder,
-            places=self.job.prepared.places,
-            threads=self.threads,
-            retries=self.retries,
-            worker=f"{this_worker()} {self.began}",
-        )
+        number = next(each for each in range(self.most) if each not in self.alive)
+        given = self.assignment()
         log = sharing_place(self.job.folder) / f"log-{self.began}"
         context = multiprocessing.get_context("spawn")  # a forked torch may wait for threads that were not forked
         name = f"meq worker {number}"
         process = context.Process(target=_run_process, args=(given, number, log), daemon=True, name=name)
         process.start()
-        self.processes[number] = (process, given.worker, log)
+        self.alive[number] = (process, given.worker, log)
 
     def lost(self) -> list[tuple[str, str]]:
-        wait([process.sentinel for process, _, _ in self.processes.values()], timeout=LOOK_SECONDS)
+        wait([process.sentinel for process, _, _ in self.alive.values()], timeout=LOOK_SECONDS)
         found = []
-        for number, (process, worker, log) in list(self.processes.items()):
+        for number, (process, worker, log) in list(self.alive.items()):
             if process.is_alive():
                 continue
             process.join()
-            del self.processes[number]
+            del self.alive[number]
             how = _how_it_ended(process.exitcode or 0, log)
             if process.exitcode == FULL:
                 raise NoSpaceError(how)
@@ -260,16 +260,15 @@ class _Processes:
         return found
 
     def stop(self) -> None:
-        """End all workers; those with a run note in its record that it was interrupted."""
-        for process, _, _ in self.processes.values():
+        for process, _, _ in self.alive.values():
             process.terminate()
         deadline = time.monotonic() + GRACE_SECONDS
-        for process, _, _ in self.processes.values():
+        for process, _, _ in self.alive.values():
             process.join(max(0.0, deadline - time.monotonic()))
             if process.is_alive():
                 process.kill()
                 process.join()
-        self.processes.clear()
+        self.alive.clear()
 
 
 def _how_it_ended(code: int, log: Path) -> str:

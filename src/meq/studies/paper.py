@@ -93,3 +93,37 @@ PAPER: Mapping[str, PaperFigures] = {
     "residual/hateful-memes": _percent("its residual penalty", "auroc", {"residual": 70.21, "no-residual": 70.37}),
 }
 """By study and data set; arms are named as our studies name them."""
+DATA_COUNTS: Mapping[str, tuple[str, str]] = {
+    "snli-ve": ("533K / 9.6K / 9.6K", "3"),
+    "hateful-memes": ("8,500 / 500 / 1,000", "2"),
+    "vqa-v2": ("193K / 21K / -", "3,129"),
+    "vcr": ("212K / 26K / 25K", "4"),
+    "mosei": ("16K / 2K / 5K", "7"),
+}
+"""Train / val / test, and classes, by data set."""
+ENCODERS: Mapping[str, str] = {
+    "snli-ve": "CLIP image; BERT-base",
+    "hateful-memes": "CLIP image; BERT-base",
+    "vqa-v2": "CLIP image; BERT-base",
+    "vcr": "CLIP image + RoI features; BERT-base",
+    "mosei": "COVAREP (audio), FACET (visual); BERT-base",
+}
+COSTS: Mapping[str, tuple[float, float, int]] = {
+    "concat": (1.465, 19.27, 1015),
+    "low-rank": (1.483, 19.27, 1003),
+    "cross-attention": (1.621, 21.20, 1004),
+    "self-attention": (1.745, 21.96, 1006),
+    "meq K=1": (1.627, 20.89, 1003),
+    "meq K=5": (2.304, 27.64, 1003),
+    "meq K=10": (3.127, 36.08, 1003),
+    "meq K=20": (4.778, 52.95, 1003),
+}
+"""ms, GFLOPs and MB of a forward pass: batch 32 on one RTX 3090. By arm of the study `cost`."""
+COST_STEP, COST_BASE = 1.687, 19.204
+"""The paper's GFLOPs per step, and its base extrapolated to K = 0."""
+COST_BASIS = (
+    f"The paper states {COST_STEP} GFLOPs per step on a base of {COST_BASE}. FLOPs here are two per multiply-add "
+    "throughout, and the encoders alone agree with its base. Of our block a step is twice the paper's figure, which is "
+    "what its linear layers come to in multiply-adds: the paper either counts the block by them, or has a block that "
+    "computes half as much with as many parameters."
+)

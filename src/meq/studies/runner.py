@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ from meq.records import (
 from meq.studies.build import Places, PreparedData, build_model, build_objective, check_arm, prepare_data
 from meq.studies.cluster import Cluster
 from meq.studies.compare import answers_of
-from meq.studies.local import Local, sharing_place
-from meq.studies.measures import make_measure, measured_of, read_measured
+from meq.studies.local import Local, shared_features, sharing_place
+from meq.studies.measures import make_measure, measured_of
 from meq.studies.one_run import borrow_runs, in_words, recorded
 from meq.studies.study import (
     RUNS,
@@ -93,7 +93,7 @@ def run_study(
     with _stopped_by_a_full_disk(folder), _held(folder):
         manifest = _open(study, folder)
         with alone(folder / STUDY, _busy(folder)):  # where folders have no locks, files may
-            running = _Running(study, folder, manifest, console, retry_failed)
+            running = _StudyRunner(study, folder, manifest, console, retry_failed)
             borrow_runs(study, folder, reuse, console)
             running.run_all(places or Places(), on or Serial())
     return list(records_of(folder, study).values())
@@ -118,7 +118,7 @@ def work_on_study(
             job = _make_job(study, folder, left, places or Places(), console)
             problems = [ended for ended in work(job, worker=this_worker()) if ended.problem is not None]
         with suppress(BusyError), _held(folder), alone(folder / STUDY, _busy(folder)):
-            _Running(study, folder, read_manifest(folder), console, False).seal_recorded()
+            _StudyRunner(study, folder, read_manifest(folder), console, False).seal_recorded()
     if problems:
         _report(problems, len(left))
     return list(records_of(folder, study).values())
@@ -183,7 +183,7 @@ def _stopped_by_a_full_disk(folder: Path) -> Iterator[None]:
         ) from error
 
 
-class _Running:
+class _StudyRunner:
     """One pass over a study's runs."""
 
     def __init__(self, study: Study, folder: Path, manifest: Manifest, console: Console, retry_failed: bool) -> None:
@@ -195,12 +195,14 @@ class _Running:
         if self.manifest.table_format != TABLE_FORMAT:  # another version of meq wrote them
             self.manifest = replace(self.manifest, table_format=TABLE_FORMAT)
             self._seal_tables()
+        self._reopen_failed()
+        self.seal_recorded()
         runs = list(self.study.runs())
-        left = [run for run in runs if not self._settled(run)]
+        left = [run for run in runs if not is_settled(self.study, self.folder, run)]
         if not left:
             self.console.print(f"{self.study.name}: all {len(runs)} runs are recorded in {self.folder}")
             return
-        with on.sharing(self.folder, places) as shared:
+        with shared_features(self.folder, places) if on.elsewhere else nullcontext(places) as shared:
             job = _make_job(self.study, self.folder, left, shared, self.console)
             try:
                 with closing(on.work_off(job)) as runs_ended:  # whatever happens here, nothing goes on elsewhere
@@ -214,13 +216,10 @@ class _Running:
         self._refuse_gone(runs)
 
     def seal_recorded(self) -> None:
-        """Seal what other processes have recorded."""
+        """Seal what is recorded and was not sealed, by a process that was killed or by one elsewhere."""
         for run in self.study.runs():
-            place = run_place(*run)
-            record = recorded(self.folder / place)
-            unsealed = f"{place}/{RECORD}" not in self.manifest.files
-            if unsealed and record is not None and is_settled(self.study, self.folder, run):
-                self._seal_run(place, record)
+            if f"{run_place(*run)}/{RECORD}" not in self.manifest.files and is_settled(self.study, self.folder, run):
+                self._seal_run(run)
 
     def _clean_up(self) -> None:
         """What a killed process left half-written; runs under way clean their own folders when they go on."""
@@ -233,11 +232,9 @@ class _Running:
         """Seal a run; False if it has no record to be sealed."""
         if ended.problem is not None:
             return False
-        place = run_place(*ended.run)
-        record = read_record(self.folder / place)
+        record = self._seal_run(ended.run)
         if record.error is not None:
             self.console.print(f"{in_words(ended.run)} failed: {record.error.message}", markup=False)
-        self._seal_run(place, record)
         return True
 
     def _refuse_gone(self, runs: Sequence[Run]) -> None:
@@ -255,38 +252,32 @@ class _Running:
                 "them: bring them back, or remove the folder and run the study anew"
             )
 
-    def _settled(self, run: Run) -> bool:
-        """Nothing is left to do for this run; one that was recorded but not sealed is sealed now."""
-        place = run_place(*run)
-        record = recorded(self.folder / place)
-        if record is None or not record.over:
-            return False
-        if record.status == FAILED and (self.retry_failed or _is_passing(record)):
-            self._reopen(place, record)
-            return False
-        if record.scored and any(read_measured(self.folder / place, name) is None for name in self.study.measures):
-            return False
-        if f"{place}/{RECORD}" not in self.manifest.files:
-            self._seal_run(place, record)
-        return True
+    def _reopen_failed(self) -> None:
+        """Failed runs are begun anew if that was asked for; those that a full disk stopped go on where they were."""
+        for place in (run_place(*run) for run in self.study.runs()):
+            record = recorded(self.folder / place)
+            if record is None or record.status != FAILED:
+                continue
+            message = "" if record.error is None else record.error.message
+            if self.retry_failed:
+                shutil.rmtree(self.folder / place)
+            elif any(words in message for words in FULL_WORDS):  # older versions called that a failure
+                write_record(self.folder / place, replace(record, status=INTERRUPTED, error=None))
+            else:
+                continue
+            self.manifest = sealed(self.manifest, self.folder, [], without=place)
+            self._seal_tables()
 
-    def _reopen(self, place: str, record: RunRecord) -> None:
-        """A failed run is begun anew if that was asked for; one that a full disk stopped goes on where it was."""
-        if self.retry_failed:
-            shutil.rmtree(self.folder / place)
-        else:
-            write_record(self.folder / place, replace(record, status=INTERRUPTED, error=None))
-        self.manifest = sealed(self.manifest, self.folder, [], without=place)
-        self._seal_tables()
-
-    def _seal_run(self, place: str, record: RunRecord) -> None:
+    def _seal_run(self, run: Run) -> RunRecord:
         """Remove what only resuming needed, then hash the rest."""
-        where = self.folder / place
+        place = run_place(*run)
+        where, record = self.folder / place, read_record(self.folder / place)
         if record.scored:
             shutil.rmtree(where / "checkpoints", ignore_errors=True)
         remove([*where.rglob(".*.writing"), *where.rglob(".saving-*"), where / CLAIM])
         self.manifest = sealed(self.manifest, self.folder, files_below(self.folder, place), without=place)
         self._seal_tables()
+        return record
 
     def _seal_tables(self) -> None:
         records, measured = records_of(self.folder, self.study), measured_of(self.folder, self.study)
@@ -322,11 +313,6 @@ def check_study(study: Study, prepared: PreparedData) -> None:
         data = prepared.seen_by(arm)
         build_objective(arm, data)
         build_model(study, arm, data, study.seeds[0])
-
-
-def _is_passing(record: RunRecord) -> bool:
-    """It failed of something that is no fault of the run; older versions recorded that as a failure."""
-    return record.error is not None and any(words in record.error.message for words in FULL_WORDS)
 
 
 def _report(problems: Sequence[RunEnd], count: int) -> None:

@@ -13,7 +13,6 @@ from meq.studies.compare import (
     DRAWS,
     FEWEST,
     Answers,
-    Interval,
     Records,
     answers_of,
     called_with,
@@ -26,7 +25,7 @@ from meq.studies.measures import make_measure, measured_of
 from meq.studies.measures.contract import Values
 from meq.studies.paper import PaperFigures, figures
 from meq.studies.study import Study, StudyError, run_place
-from meq.tables import FORMATS, Cell, Table
+from meq.tables import FORMATS, Cell, Table, as_files
 from meq.training.record import RECORD, RunRecord, read_record
 
 TABLE_FORMAT = 2
@@ -93,9 +92,7 @@ def table_files(
     older = form != TABLE_FORMAT
     with called_with(OLDER_FORMS[form] if older else FEWEST):
         made = make_tables(study, records, measured, answers=None if older else answers)
-    return {
-        f"{name}.{ending}": render(table).encode() for name, table in made.items() for ending, render in FORMATS.items()
-    }
+    return as_files(made)
 
 
 def interval_tables(study: Study, records: Records, answers: Answers) -> dict[str, Table]:
@@ -105,24 +102,22 @@ def interval_tables(study: Study, records: Records, answers: Answers) -> dict[st
     for split in dict.fromkeys(split for split, _ in pairs):
         metrics = [metric for other, metric in pairs if other == split and metric in METRICS]
         for metric, found in intervals(study, records, answers, split=split, metrics=metrics).items():
-            if found:
-                made[f"{split}-{_slug(metric)}-{BOOTSTRAP}"] = _interval_table(study, found, split, metric)
+            if not found:
+                continue
+            seeds = len(study.seeds)
+            rows: list[dict[str, Cell]] = [{**asdict(each), "seeds": f"{each.seeds} of {seeds}"} for each in found]
+            made[f"{split}-{_slug(metric)}-{BOOTSTRAP}"] = Table.of(
+                f"{study.name}: {study.question} ({metric} on {split}, over examples)",
+                rows,
+                titles={"difference": f"difference to {study.reference}", "low": "95 % from", "high": "to"},
+                signed=("difference", "low", "high"),
+                notes=(OVER_EXAMPLES.format(reference=study.reference),),
+            )
     return made
 
 
 def is_interval_file(name: str) -> bool:
     return Path(name).stem.endswith(f"-{BOOTSTRAP}")
-
-
-def _interval_table(study: Study, found: Sequence[Interval], split: str, metric: str) -> Table:
-    rows: list[dict[str, Cell]] = [{**asdict(each), "seeds": f"{each.seeds} of {len(study.seeds)}"} for each in found]
-    return Table.of(
-        f"{study.name}: {study.question} ({metric} on {split}, over examples)",
-        rows,
-        titles={"difference": f"difference to {study.reference}", "low": "95 % from", "high": "to"},
-        signed=("difference", "low", "high"),
-        notes=(OVER_EXAMPLES.format(reference=study.reference),),
-    )
 
 
 def comparison_table(

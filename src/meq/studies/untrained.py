@@ -17,29 +17,15 @@ from meq.encoders.catalogue import ENCODERS
 from meq.encoders.choice import default_encoders
 from meq.options import nearest
 from meq.records import alone, remove, write_bytes
+from meq.studies import paper
 from meq.studies.settings import FULL, Setting
 from meq.studies.study import STUDY, TABLES, StudyError
-from meq.tables import FORMATS, Cell, Table, as_text
+from meq.tables import Cell, Table, as_files, as_text
 from meq.training.arms import ARMS
 
 SPLITS = ("train", "dev", "test")
 NOT_HERE = "not here"
 PUBLISHED = "paper (published)"
-PAPER_COUNTS: Mapping[str, tuple[str, str]] = {
-    "snli-ve": ("533K / 9.6K / 9.6K", "3"),
-    "hateful-memes": ("8,500 / 500 / 1,000", "2"),
-    "vqa-v2": ("193K / 21K / -", "3,129"),
-    "vcr": ("212K / 26K / 25K", "4"),
-    "mosei": ("16K / 2K / 5K", "7"),
-}
-"""Train / val / test, and classes, as the paper gives them; none of them was counted here."""
-PAPER_ENCODERS: Mapping[str, str] = {
-    "snli-ve": "CLIP image; BERT-base",
-    "hateful-memes": "CLIP image; BERT-base",
-    "vqa-v2": "CLIP image; BERT-base",
-    "vcr": "CLIP image + RoI features; BERT-base",
-    "mosei": "COVAREP (audio), FACET (visual); BERT-base",
-}
 PRETRAINED_WIDTHS = {"clip": 768, "bert": 768, "wav2vec2": 768, "minilm": 384, "cnn": 1280}
 """Numbers per token, known without loading the weights."""
 
@@ -100,7 +86,7 @@ def _data_row(name: str, root: Path | None, setting: Setting | None) -> dict[str
     else:
         row |= {split: len(data.splits[split]) if split in data.splits else "-" for split in SPLITS}
         row["classes"] = len(data.labels) or "a number"
-    counts, classes = PAPER_COUNTS.get(name, (None, None))
+    counts, classes = paper.DATA_COUNTS.get(name, (None, None))
     return {**row, "paper_counts": counts, "paper_classes": classes}
 
 
@@ -124,7 +110,7 @@ def _encoder_rows(name: str, setting: Setting) -> list[dict[str, Cell]]:
     rows: list[dict[str, Cell]] = [
         {"data": name, "modality": modality, **known.get(modality, none)} for modality in modalities
     ]
-    rows[0]["paper"] = PAPER_ENCODERS.get(name)
+    rows[0]["paper"] = paper.ENCODERS.get(name)
     return rows
 
 
@@ -153,33 +139,32 @@ def _built_in(setting: Setting) -> dict[str, dict[str, Cell]]:
 
 def _hyperparameters(setting: Setting) -> dict[str, Cell]:
     train = setting.train
-    return {
-        "learning rate": _short(train.learning_rate),
-        "epochs": _short(train.epochs),
-        "batch size": _short(train.batch_size),
-        "weight decay": _short(train.weight_decay),
-        "lambda_j": _short(setting.lambda_j),
-        "lambda_f": _short(setting.lambda_f),
-        "Hutchinson probes": _short(setting.probes),
-        "damping beta": "sigma(d)" if _option(setting, "damping") == "learned" else _short(_option(setting, "damping")),
+    model = {name: option.default for name, option in ARMS["meq"].options.items()} | dict(setting.shape)
+    shown: dict[str, Any] = {
+        "learning rate": train.learning_rate,
+        "epochs": train.epochs,
+        "batch size": train.batch_size,
+        "weight decay": train.weight_decay,
+        "lambda_j": setting.lambda_j,
+        "lambda_f": setting.lambda_f,
+        "Hutchinson probes": setting.probes,
+        "damping beta": "sigma(d)" if model["damping"] == "learned" else model["damping"],
         "warmup": f"{train.warmup:.0%}",
         "decay": train.decay,
-        "steps K": _short(_option(setting, "steps")),
-        "tolerance": _short(_option(setting, "tol")),
-        "width": _short(_option(setting, "dim")),
-        "heads": _short(_option(setting, "heads")),
-        "mixer": str(_option(setting, "mixer")),
+        "steps K": model["steps"],
+        "tolerance": model["tol"],
+        "width": model["dim"],
+        "heads": model["heads"],
+        "mixer": model["mixer"],
         "seeds": ", ".join(map(str, setting.seeds)),
     }
+    return {name: _short(value) for name, value in shown.items()}
 
 
-def _option(setting: Setting, name: str) -> Any:
-    """An option of the model: the setting's, else the model's own default."""
-    return setting.shape.get(name, ARMS["meq"].options[name].default)
-
-
-def _short(value: float) -> str:
+def _short(value: float | str) -> str:
     """1e-4 for 0.0001, as papers write it."""
+    if isinstance(value, str):
+        return value
     if value == 0 or abs(value) >= 1e-2:
         return f"{value:g}"
     mantissa, exponent = f"{value:e}".split("e")
@@ -214,12 +199,11 @@ def run_untrained(name: str, folder: Path | None = None, *, quick: bool = False,
         return "\n".join(as_text(table) for table in cost_tables(report, paper=not quick).values())
     if name not in DESCRIPTIONS:
         raise StudyError(f"there is no table {name!r}: {nearest(name, UNTRAINED)}")
-    if folder is None:
-        return as_text(DESCRIPTIONS[name][1]())
-    with _held(folder):
-        table = DESCRIPTIONS[name][1]()
-        for ending, render in FORMATS.items():
-            write_bytes(folder / f"{name}.{ending}", render(table).encode())
+    table = DESCRIPTIONS[name][1]()
+    if folder is not None:
+        with _held(folder):
+            for file, content in as_files({name: table}).items():
+                write_bytes(folder / file, content)
     return as_text(table)
 
 

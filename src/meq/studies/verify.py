@@ -120,10 +120,19 @@ class _Verifier:
         """By split: a hash of its ids and targets, which all runs must share."""
 
     def run(self) -> Verification:
-        study = self._study()
-        manifest = self._manifest()
-        if manifest is not None:
+        study = manifest = None
+        try:
+            study = read_study(self.folder)
+        except ValueError as error:
+            if not (self.folder / MANIFEST).is_file():
+                raise  # not a study at all
+            self._fault(STUDY, str(error))
+        try:
+            manifest = read_manifest(self.folder)
             self._hashes(manifest)
+        except FormatError as error:
+            self._fault(MANIFEST, str(error))
+            self.found.notes.append("without its manifest no file's hash can be checked")
         if study is None:
             return self.found
         records = {run: record for run in study.runs() if (record := self._record(study, *run)) is not None}
@@ -137,41 +146,19 @@ class _Verifier:
 
     # -- the parts ---------------------------------------------------------------------------------------------------
 
-    def _study(self) -> Study | None:
-        if not (self.folder / MANIFEST).is_file():
-            return read_study(self.folder)  # not a study at all, or one without its seal
-        try:
-            return read_study(self.folder)
-        except ValueError as error:
-            self._fault(STUDY, str(error))
-            return None
-
-    def _manifest(self) -> Manifest | None:
-        try:
-            return read_manifest(self.folder)
-        except FormatError as error:
-            self._fault(MANIFEST, str(error))
-            self.found.notes.append("without its manifest no file's hash can be checked")
-            return None
-
     def _hashes(self, manifest: Manifest) -> None:
         for name, entry in manifest.files.items():
             path = self.folder / name
-            if not path.is_file():
-                self._absent(name)
-            elif not entry.matches(path):
-                self._fault(name, "changed since it was sealed: its SHA-256 differs")
-            else:
+            if path.is_file() and entry.matches(path):
                 self.found.hashes += 1
-
-    def _absent(self, name: str) -> None:
-        """A missing file is a fault, but for weights and checkpoints unless they are required."""
-        if not may_be_absent(name):
-            self._fault(name, "missing")
-        elif self.require_checkpoints:
-            self._fault(name, "missing, and checkpoints are required")
-        else:
-            self.found.unverified.append(name)
+            elif path.is_file():
+                self._fault(name, "changed since it was sealed: its SHA-256 differs")
+            elif not may_be_absent(name):
+                self._fault(name, "missing")
+            elif self.require_checkpoints:
+                self._fault(name, "missing, and checkpoints are required")
+            else:
+                self.found.unverified.append(name)
 
     def _unlisted(self, manifest: Manifest, study: Study, records: Records) -> None:
         """Files that the manifest does not list are faults; those of unfinished runs are only noted."""

@@ -13,10 +13,10 @@ import os
 import socket
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from rich.console import Console
@@ -59,9 +59,8 @@ class RunEnd:
 class Executor(Protocol):
     """A way to make runs: one after the other, in processes, on a cluster."""
 
-    def sharing(self, folder: Path, places: Places) -> AbstractContextManager[Places]:
-        """Where the data is to be prepared so that all workers find its features."""
-        ...
+    elsewhere: ClassVar[bool]
+    """Other processes make them, and read the features that this one has made from a store."""
 
     def work_off(self, job: Job) -> Generator[RunEnd, None, None]:
         """Make the runs, each after the one that it needs; closing the generator stops what is under way."""
@@ -324,8 +323,7 @@ def release(job: Job, worker: str) -> Run | None:
 class Serial:
     """One run after the other, in this process; an error that is no failed training ends the study."""
 
-    def sharing(self, folder: Path, places: Places) -> AbstractContextManager[Places]:
-        return nullcontext(places)
+    elsewhere: ClassVar[bool] = False
 
     def work_off(self, job: Job) -> Generator[RunEnd, None, None]:
         for ended in work(job, worker=this_worker(), tolerant=False):

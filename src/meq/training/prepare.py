@@ -104,7 +104,7 @@ def prepare_request(
         standardisation=statistics,
         kinds={name: encoder.kind for name, encoder in chosen.items()},
         specs={name: encoder.spec for name, encoder in chosen.items()},
-        request=RunRequest.of(request, named, store=store, skip_bad=skip_bad),
+        request=RunRequest(**vars(request), encoders=dict(named), store=store, skip_bad=skip_bad),
     )
     return data, provenance
 

@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -305,40 +305,15 @@ def selected(progress: Progress, select: str, metric: str) -> Selection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunRequest:
-    """The fields of a `DataRequest`, as JSON can hold them, and the encoders. Paths are as they were given."""
+class RunRequest(DataRequest):
+    """The data that a run was asked to train on, and what else decides its features. Paths are as they were given."""
 
     schema: int = SCHEMA
-    data: str
-    root: str | None = None
-    images: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
-    audios: tuple[str, ...] = ()
-    vectors: tuple[str, ...] = ()
-    label: str | None = None
-    split: str | None = None
-    group: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
     encoders: Mapping[str, str] = field(default_factory=dict)
     """By kind of content, as `meq.encoders.catalogue.make_encoder` takes them: a name, or a folder."""
-    store: str | None = None
+    store: Path | None = None
     """The feature store."""
     skip_bad: bool = False
-
-    @classmethod
-    def of(
-        cls, asked: DataRequest, encoders: Mapping[str, str], *, store: Path | None = None, skip_bad: bool = False
-    ) -> RunRequest:
-        given: dict[str, Any] = dict(vars(asked))
-        given |= {name: tuple(given[name]) for name in ("images", "texts", "audios", "vectors")}
-        given["root"] = None if asked.root is None else str(asked.root)
-        kept = None if store is None else str(store)
-        return cls(**given, encoders=dict(encoders), store=kept, skip_bad=skip_bad)
-
-    def data_request(self) -> DataRequest:
-        """What to open to read the run's own data again."""
-        given = {each.name: getattr(self, each.name) for each in fields(DataRequest)}
-        return DataRequest(**{**given, "root": None if self.root is None else Path(self.root)})
 
 
 def write_request(folder: Path, request: RunRequest) -> None:

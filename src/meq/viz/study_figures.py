@@ -17,7 +17,7 @@ from meq.options import checked_options
 from meq.runs.load import open_run_files
 from meq.studies.compare import CALLED, REFERENCE, ArmLine, Records, compare, compare_groups, scored_pairs
 from meq.studies.measures import measured_of
-from meq.studies.measures.contract import Values, arms_in, by_seed
+from meq.studies.measures.contract import Values, by_arm
 from meq.studies.study import Study, read_study, run_place
 from meq.studies.tables import records_of
 from meq.viz.colours import BLUE, FAINT, INK, LOST, PALETTE, VERMILION
@@ -93,14 +93,14 @@ def arms(found: ReportedStudy) -> list[Drawing]:
 
 def score_by_step(found: ReportedStudy) -> list[Drawing]:
     """The arms in one figure, and for each that knows kinds of examples one by kind."""
-    study, values = found.study, found.measured.get("steps", {})
-    walked = [arm for arm in arms_in(study, values) if "steps" in by_seed(study, values, arm)[0]] if values else []
+    taken = by_arm(found.study, found.measured.get("steps", {}))
+    walked = [arm for arm, seeds in taken.items() if "steps" in seeds[0]]
     made = []
     for start in range(0, len(walked), len(PALETTE)):  # as many at a time as there are colours
         lines = {arm: (arm, ALL) for arm in walked[start : start + len(PALETTE)]}
         made.append(_scores(found, lines, "All arms that iterate"))
     for arm in walked:
-        kinds = [name for name in by_seed(study, values, arm)[0]["score"] if name != ALL]
+        kinds = [name for name in taken[arm][0]["score"] if name != ALL]
         if kinds:
             made.append(_scores(found, {kind: (arm, kind) for kind in kinds}, f"{arm}, by kind"))
     return made
@@ -108,8 +108,8 @@ def score_by_step(found: ReportedStudy) -> list[Drawing]:
 
 def residual_by_step(found: ReportedStudy) -> list[Drawing]:
     """Residuals of the reference along k, the seeds as a band."""
-    arm, values = found.study.reference, found.measured.get("steps", {})
-    seeds = by_seed(found.study, values, arm) if values else []
+    arm = found.study.reference
+    seeds = by_arm(found.study, found.measured.get("steps", {})).get(arm, [])
     if not seeds or "steps" not in seeds[0]:
         return []
     names = list(seeds[0]["residual"])
@@ -212,7 +212,7 @@ def _scores(found: ReportedStudy, lines: Mapping[str, tuple[str, str]], title: s
     """The scores along k; `lines` gives for each line's name an arm and a group of examples."""
     made, reads, metric, split = [], set(), "score", ""
     for name, (arm, group) in lines.items():
-        seeds = by_seed(found.study, found.measured["steps"], arm)
+        seeds = by_arm(found.study, found.measured["steps"])[arm]
         rows = tuple(tuple(map(float, each["score"][group])) for each in seeds)
         made.append(Line(name=name, steps=tuple(seeds[0]["steps"]), values=rows))
         reads |= {each["read"] for each in seeds}

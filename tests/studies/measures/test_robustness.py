@@ -74,7 +74,7 @@ def test_nothing_is_kept_beyond_the_limit(scenes: PreparedData, monkeypatch: pyt
     monkeypatch.setattr(robustness, "KEPT_BYTES", 0)
     fresh = replace(scenes)
     assert same(content(fresh, BLUR, "image"), content(scenes, BLUR, "image"))
-    assert not robustness._CACHES[fresh].kept
+    assert not robustness._KEPT[fresh]
 
 
 def test_what_is_found_is_the_score_of_those_inputs(scenes: PreparedData) -> None:

@@ -1,7 +1,7 @@
 """A measure: what is read off a trained run, kept beside its record, and the tables made of it.
 
 A new one is a file with two classes: a frozen dataclass of what is found, and a `Measure` that takes it and shows it;
-and one line in `MEASURES`.
+and one line in `MEASURES`, or `@MEASURES.register("my-measure")` above one of your own.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-import torch
-
 from meq.data.contract import Batch, DataSet, Example, Modality
 from meq.data.transforms import Standardisation, blank
 from meq.encoders import Encoder
@@ -22,11 +20,13 @@ from meq.encoders.builtin import SIDE, Patches
 from meq.encoders.image import PictureRegions
 from meq.models.base import FusionModel
 from meq.models.iterated import IteratedModel
-from meq.records import SINCE, read_dataclass, typed, write_dataclass
+from meq.records import SCHEMA, SINCE, plain, read_dataclass, typed, write_dataclass
+from meq.registry import Registry
 from meq.studies.build import PreparedData
 from meq.studies.compare import mean, spread
-from meq.studies.study import ArmConfig, Run, Study, StudyError
+from meq.studies.study import ArmConfig, Run, Study, StudyError, run_place
 from meq.tables import Cell, Table
+from meq.training.predictions import batched, predict_split
 from meq.training.prepare import prepare
 from meq.training.record import RunRecord
 
@@ -68,7 +68,7 @@ class TrainedModel:
     def batches(self, split: str, *, limit: int | None = None) -> Iterator[Batch]:
         """A split, or its first examples, in batches."""
         check_split(self.data, split)
-        return batched(list(self.data.splits[split][:limit]), self.data)
+        return collated(self.data.splits[split][:limit], self.data)
 
     @property
     def iterated(self) -> IteratedModel | None:
@@ -88,17 +88,13 @@ class TrainedModel:
 
     def score(self, examples: Sequence[Example]) -> float:
         """The set's metric on the model's answers to these examples, as the arm sees them."""
-        logits, targets = [], []
-        for batch in batched(list(examples), self.data):
-            with torch.no_grad():
-                logits.append(self.model(batch.features, batch.masks).logits.float())
-            assert batch.target is not None
-            targets.append(batch.target)
-        return float(self.data.metric(torch.cat(logits), torch.cat(targets)))
+        data = replace(self.data, splits={"read": examples})
+        found = predict_split(self.model, data, "read", batch_size=BATCH)
+        return float(self.data.metric(found.logits, found.target))
 
 
 class Measure(ABC, Generic[Result]):
-    """Its options are its fields."""
+    """Something to read off trained runs; its options are its fields."""
 
     name: ClassVar[str]
     result: ClassVar[type]
@@ -141,13 +137,45 @@ def as_found(result: Any) -> Any:
 
 
 def check_split(data: DataSet, split: str | None) -> None:
-    """None is any split that there is."""
+    """An error if there is no such split; None leaves the choice to the measure."""
     if split is not None and split not in data.splits:
         raise StudyError(f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}")
 
 
-def batched(examples: list[Example], data: DataSet, size: int = BATCH) -> Iterator[Batch]:
-    return (data.collate(examples[start : start + size]) for start in range(0, len(examples), size))
+def collated(examples: Sequence[Example], data: DataSet) -> Iterator[Batch]:
+    return (data.collate(part) for part in batched(examples, BATCH))
+
+
+MEASURES: Registry[type[Measure[Any]]] = Registry(
+    "measure",
+    {
+        "steps": "meq.studies.measures.steps:Steps",
+        "fixed-point": "meq.studies.measures.fixed_point:FixedPoint",
+        "coupling": "meq.studies.measures.coupling:Coupling",
+        "robustness": "meq.studies.measures.robustness:Robustness",
+        "grounding": "meq.studies.measures.grounding:Grounding",
+        "staircase": "meq.studies.measures.staircase:Staircase",
+    },
+    error=StudyError,
+)
+
+
+def make_measure(name: str, options: Mapping[str, Any]) -> Measure[Any]:
+    return MEASURES.get(name)(**options)
+
+
+def take_measure(name: str, study: Study, trained: TrainedModel) -> MeasureFile:
+    """One measure of one run."""
+    options, checkpoint = study.measures[name], trained.record.checkpoint
+    assert checkpoint is not None
+    return MeasureFile(
+        schema=SCHEMA,
+        measure=name,
+        options=plain(dict(options)),
+        weights_sha256=checkpoint.sha256,
+        # made plain when it is written, and only once: there may be NaN
+        found=as_found(make_measure(name, options).take(trained)) or {},
+    )
 
 
 def write_measured(place: Path, measured: MeasureFile) -> None:
@@ -165,19 +193,26 @@ def read_measured(place: Path, name: str) -> MeasureFile | None:
     return read_dataclass(MeasureFile, path) if path.is_file() else None
 
 
+def measured_of(folder: Path, study: Study) -> dict[str, Values]:
+    """By measure: what was found on the runs that have it."""
+    found: dict[str, Values] = {}
+    for name in study.measures:
+        taken = {run: read_measured(folder / run_place(*run), name) for run in study.runs()}
+        found[name] = {run: each.found for run, each in taken.items() if each is not None and each.found}
+    return found
+
+
 # -- means and spreads over seeds, for tables --------------------------------------------------------------------------
 
 
 SPREADS = "Mean and spread (sample standard deviation) over seeds."
 
 
-def by_seed(study: Study, values: Mapping[Run, Result], arm: str) -> list[Result]:
-    """What was found on the runs of an arm, in the order of the seeds."""
-    return [values[arm, seed] for seed in study.seeds if (arm, seed) in values]
-
-
-def arms_in(study: Study, values: Mapping[Run, Any]) -> list[str]:
-    return [arm.name for arm in study.arms if by_seed(study, values, arm.name)]
+def by_arm(study: Study, values: Mapping[Run, Result]) -> dict[str, list[Result]]:
+    """What was found on the runs of every arm that has any, in the order of the study's arms and seeds."""
+    runs = ((arm.name, [(arm.name, seed) for seed in study.seeds]) for arm in study.arms)
+    found = {arm: [values[run] for run in planned if run in values] for arm, planned in runs}
+    return {arm: taken for arm, taken in found.items() if taken}
 
 
 def names_in(mappings: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -20,8 +20,7 @@ from meq.studies.measures.contract import (
     Results,
     SeedRow,
     TrainedModel,
-    arms_in,
-    by_seed,
+    by_arm,
     names_in,
     spread_titles,
 )
@@ -82,17 +81,17 @@ class Coupling(Measure[CouplingResult]):
         return CouplingResult(split=self.split, samples=seen, **means)
 
     def tables(self, study: Study, results: Results[CouplingResult]) -> dict[str, Table]:
-        arms = arms_in(study, results)
-        if not arms:
+        if not results:
             return {}
+        arms = by_arm(study, results)
         words = {"gate": "gate", "cross_self": "cross/self", "residual": "residual", "whole": ""}
-        every = [each for arm in arms for each in by_seed(study, results, arm)]
+        every = [each for found in arms.values() for each in found]
         shown = [(part, name) for part in words for name in names_in(getattr(each, part) for each in every)]
         rows = []
-        for arm in arms:
+        for arm, found in arms.items():
             row = SeedRow(arm=arm)
             for part, name in shown:
-                row.add(f"{part} {name}", (getattr(each, part).get(name) for each in by_seed(study, results, arm)))
+                row.add(f"{part} {name}", (getattr(each, part).get(name) for each in found))
             rows.append(row)
         titles = {f"{part} {name}": f"{words[part]}, {name}" for part, name in shown}
         titles |= {"whole jacobian_norm": "|J|", "whole steps": "steps", **spread_titles(rows)}

@@ -18,8 +18,7 @@ from meq.studies.measures.contract import (
     Measure,
     Results,
     TrainedModel,
-    arms_in,
-    by_seed,
+    by_arm,
     mean_and_spread,
 )
 from meq.studies.study import Study
@@ -102,8 +101,8 @@ class FixedPoint(Measure[FixedPointResult]):
             return {}
         first = next(iter(results.values()))
         rows = [{"arm": arm, "seed": str(seed), **_cells(found)} for (arm, seed), found in results.items()]
-        for arm in arms_in(study, results):
-            cells = [_cells(found) for found in by_seed(study, results, arm)]
+        for arm, taken in by_arm(study, results).items():
+            cells = [_cells(found) for found in taken]
             means = {key: mean_and_spread(each[key] for each in cells)[0] for key in cells[0] if key not in COUNTS}
             rows.append({"arm": arm, "seed": "mean", **means})
         table = Table.of(

@@ -22,8 +22,9 @@ from meq.data.contract import DataSet, Example, collate
 from meq.data.request import open_data
 from meq.options import nearest
 from meq.studies.build import PreparedData
-from meq.studies.measures.contract import TrainedModel, batched, encode_alike, only, raw_of
+from meq.studies.measures.contract import TrainedModel, collated, encode_alike, only, raw_of
 from meq.studies.study import StudyError
+from meq.training.predictions import batched
 
 ENTAILMENT, CONTRADICTION = "entailment", "contradiction"
 OTHERS: Mapping[str, Mapping[str, Any]] = {"cod10k": {"dev": 0.0}}
@@ -248,8 +249,7 @@ def maps_of(
     """One method's maps of every picture: of the score of `entailment`, its true statement's label."""
     examples = trained.as_seen([each.true.example for each in shown])
     made: list[PictureMaps] = []
-    for start in range(0, len(examples), BATCH):
-        some = examples[start : start + BATCH]
+    for some in batched(examples, BATCH):
         batch = collate(some, trained.data.widths)
         target = torch.full((len(some),), list(trained.data.labels).index(ENTAILMENT))
         model: Any = trained.model
@@ -317,10 +317,17 @@ class EntailmentWalk:
 
     @classmethod
     def over(cls, trained: TrainedModel, gallery: Gallery, sentence: str, *, steps: list[int]) -> EntailmentWalk:
+        """Samples that stop being finite are read where they last were."""
         said = [each.example for shown in gallery.shown for each in shown.said]
         others = with_sentence(gallery, sentence, trained.prepared)
-        found, diverged = _walk(trained, trained.as_seen([*said, *others]), steps)
-        rows = found.unbind(1)
+        model: Any = trained.model
+        parts, diverged = [], 0
+        with torch.no_grad(), held_still(model):
+            for batch in collated(trained.as_seen([*said, *others]), trained.data):
+                readings = open_case(model, batch.features, batch.masks).read_along(steps)
+                parts.append(readings.logits.float().softmax(-1))
+                diverged += int((readings.stopped >= 0).sum())
+        rows = torch.cat(parts, dim=1).unbind(1)
         return cls(
             steps,
             gallery,
@@ -332,10 +339,6 @@ class EntailmentWalk:
 
     def at(self, rows: Float[Tensor, "S C"], steps: Sequence[int]) -> Float[Tensor, "T C"]:
         return rows[[self.steps.index(k) for k in steps]]
-
-    def probabilities(self, shown: GalleryPicture, steps: Sequence[int]) -> Float[Tensor, "T C"]:
-        """Of the true statement."""
-        return self.at(self.said[shown.true.example.id], steps)
 
     def of_picture(self, shown: GalleryPicture, steps: Sequence[int]) -> dict[str, Float[Tensor, " T"]]:
         """P(entailment) with the true statement, a wrong one if there is any, and the irrelevant sentence."""
@@ -351,15 +354,3 @@ class EntailmentWalk:
         names = [name for name in SENTENCES if any(name in each for each in curves)]
         stacked = {name: torch.stack([each[name] for each in curves if name in each]).double() for name in names}
         return {name: tuple(float(x) for x in rows.nanmean(0)) for name, rows in stacked.items()}
-
-
-def _walk(trained: TrainedModel, examples: list[Example], steps: list[int]) -> tuple[Float[Tensor, "S N C"], int]:
-    """Probabilities at each step, and how many samples stopped being finite; those are read where they last were."""
-    model: Any = trained.model
-    rows, diverged = [], 0
-    with torch.no_grad(), held_still(model):
-        for batch in batched(examples, trained.data):
-            readings = open_case(model, batch.features, batch.masks).read_along(steps)
-            rows.append(readings.logits.float().softmax(-1))
-            diverged += int((readings.stopped >= 0).sum())
-    return torch.cat(rows, dim=1), diverged

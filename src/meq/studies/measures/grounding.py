@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -22,8 +22,7 @@ from meq.studies.measures.contract import (
     Results,
     SeedRow,
     TrainedModel,
-    arms_in,
-    by_seed,
+    by_arm,
     check_split,
     mean_and_spread,
     raw_of,
@@ -266,8 +265,7 @@ class Grounding(Measure[GroundingResult]):
     def tables(self, study: Study, results: Results[GroundingResult]) -> dict[str, Table]:
         """By arm the scores over k and P(entailment) over k; accuracy of all arms."""
         made = {}
-        for arm in arms_in(study, results):
-            found = by_seed(study, results, arm)
+        for arm, found in by_arm(study, results).items():
             if found[0].grounding:
                 made[f"grounding-scores-{arm}"] = _score_table(study, arm, found)
             made[f"p-entailment-{arm}"] = _entailment_table(study, arm, found)
@@ -295,12 +293,12 @@ def _example_picture(
         label=true.label,
         size=tuple(shown.picture.open().size),
         mask_box=None if mask is None else tuple(bounds(mask)),
-        probabilities=tuple(as_row(row) for row in walked.probabilities(shown, steps)),
+        probabilities=tuple(as_row(row) for row in walked.at(walked.said[true.example.id], steps)),
         boxes=() if some is None else tuple(box_row(row) for row in some.boxes),
         maps={method: tuple(as_row(row) for row in one.image) for method, one in maps.items()},
         words=tuple(match.span() for match in WORDS.finditer(true.text)),
         word_values={
-            method: tuple(as_row(on_words(row, one.spans, true.text)) for row in one.text)
+            method: tuple(as_row(value for _, value in spell(row, one.spans, true.text)) for row in one.text)
             for method, one in maps.items()
             if one.text is not None and one.spans is not None
         },
@@ -335,14 +333,9 @@ def numbers(row: str) -> list[float]:
     return [float(word) for word in row.split()]
 
 
-def on_words(values: Float[Tensor, " M"], spans: Tensor, text: str) -> Float[Tensor, " W"]:
-    """Values of tokens as values of the words they lie in."""
-    return torch.tensor([value for _, value in spell(values, spans, text)])
-
-
-def as_row(values: Float[Tensor, " N"]) -> str:
+def as_row(values: Iterable[float | Tensor]) -> str:
     """Three digits of each."""
-    return " ".join(f"{value:.3g}" for value in values.tolist())
+    return " ".join(f"{float(value):.3g}" for value in values)
 
 
 def box_row(box: Float[Tensor, 4]) -> str | None:
@@ -412,8 +405,8 @@ def _accuracy_table(study: Study, results: Results[GroundingResult]) -> Table:
     first = next(iter(results.values()))
     kinds = {"score": "", **({"all_labels": ", all labels"} if first.accuracy.all_labels is not None else {})}
     rows = []
-    for arm in arms_in(study, results):
-        found, row = by_seed(study, results, arm), SeedRow(arm=arm)
+    for arm, found in by_arm(study, results).items():
+        row = SeedRow(arm=arm)
         for kind in kinds:
             row.add(f"{kind} read", (_accuracy_at(each, kind, each.read) for each in found))
             row.add(f"{kind} far", (_accuracy_at(each, kind, each.horizon) for each in found))

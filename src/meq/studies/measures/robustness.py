@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
@@ -14,14 +14,13 @@ from meq.data.contract import DataSet, Example, Rows, Split
 from meq.data.transforms import DRAWS, READS, STUDY, Corruption, corrupt
 from meq.options import checked_options
 from meq.studies.build import PreparedData
-from meq.studies.compare import INCOMPLETE, mean, spread, verdict
+from meq.studies.compare import paired_difference
 from meq.studies.measures.contract import (
     SPREADS,
     Measure,
     Results,
     TrainedModel,
-    arms_in,
-    by_seed,
+    by_arm,
     encode_alike,
     encoder_size,
     mean_and_spread,
@@ -121,15 +120,17 @@ def worse_split(
 ) -> Split:
     """A split with worse inputs, encoded again; what was encoded for one run is kept for the others, if it is small."""
     raw, clean = raw_of(prepared, Robustness.name), prepared.data.splits[split][:limit]
-    cache, key = _CACHES.setdefault(prepared, _EncodedCache()), (corruption, split, draw, limit)
-    worse: dict[str, Split] = dict(cache.kept.get(key, {}))
+    kept, key = _KEPT.setdefault(prepared, {}), (corruption, split, draw, limit)
+    worse: dict[str, Split] = dict(kept.get(key, {}))
     if not worse:
         originals = list(raw.splits[split][:limit])
         for name in _touched(raw, corruption):  # one by one: pictures of different encoders have different sizes
             size = encoder_size(prepared.encoders[name])
             part = corrupt(only(raw, [name], originals), corruption, draw=draw, seed=SEED, encoder_size=size)
             worse[name] = encode_alike(part, prepared).splits["read"]
-        cache.keep(key, worse, size=0 if prepared.places.store else _bytes(worse))
+        # runs read in the same order, so the oldest stay; what a store has need not be held
+        if prepared.places.store or sum(map(_bytes, (*kept.values(), worse))) <= KEPT_BYTES:
+            kept[key] = worse
 
     def make(place: int) -> Example:
         example = clean[place]
@@ -144,20 +145,7 @@ Worse = Mapping[str, Split]
 Key = tuple[Corruption, str, int, int | None]
 
 
-@dataclass(eq=False)
-class _EncodedCache:
-    """What was encoded for one prepared set, until it is full: runs read in the same order, so the oldest stay."""
-
-    kept: dict[Key, Worse] = field(default_factory=dict)
-    size: int = 0
-
-    def keep(self, key: Key, worse: Worse, *, size: int) -> None:
-        if self.size + size <= KEPT_BYTES:
-            self.kept[key] = worse
-            self.size += size
-
-
-_CACHES: WeakKeyDictionary[PreparedData, _EncodedCache] = WeakKeyDictionary()
+_KEPT: WeakKeyDictionary[PreparedData, dict[Key, Worse]] = WeakKeyDictionary()
 
 
 def _touched(raw: DataSet, corruption: Corruption) -> list[str]:
@@ -174,18 +162,21 @@ def _bytes(worse: Worse) -> int:
 
 
 def _table(study: Study, results: Results[RobustnessResult]) -> Table:
-    first, arms = next(iter(results.values())), arms_in(study, results)
+    first, arms = next(iter(results.values())), by_arm(study, results)
     others = [arm for arm in arms if arm != study.reference] if study.reference in arms else []
-    every = [each for arm in arms for each in by_seed(study, results, arm)]
     inputs = {name: kind for each in results.values() for name, kind in each.inputs.items()}
     rows = []
-    for corruption in (CLEAN, *names_in(each.scores for each in every)):
+    for corruption in (CLEAN, *names_in(each.scores for found in arms.values() for each in found)):
         row: dict[str, Cell] = {"input": inputs.get(corruption), "corruption": corruption}
-        for arm in arms:
-            scores = (each.score(corruption) for each in by_seed(study, results, arm))
+        for arm, taken in arms.items():
+            scores = (each.score(corruption) for each in taken)
             row[f"{arm} mean"], row[f"{arm} spread"] = mean_and_spread(scores)
+        scored = {run: x for run, each in results.items() if (x := each.score(corruption)) is not None}
+        by_seed = {arm: {seed: x for (name, seed), x in scored.items() if name == arm} for arm in arms}
         for arm in others:
-            row |= _difference(study, results, arm, corruption)
+            found = paired_difference(study.seeds, by_seed[arm], by_seed[study.reference])
+            keys = (f"{arm} difference", f"{arm} difference spread", f"{arm} verdict")
+            row |= dict(zip(keys, found, strict=True))
         rows.append(row)
     titles = {f"{arm} mean": arm for arm in arms} | {f"{arm} spread": "spread" for arm in arms}
     for arm in others:
@@ -212,16 +203,3 @@ def _meaning(found: RobustnessResult, draws: int) -> str:
         f"shorter side is that of what the encoder looks at, {sizes or 'none'}. Typos: per character. Of noise and "
         f"typos {draws} draws, whose mean is one seed's score; every run read the same worse inputs."
     )
-
-
-def _difference(study: Study, results: Results[RobustnessResult], arm: str, corruption: str) -> dict[str, Cell]:
-    """Arm minus reference: mean and spread over paired seeds, and whether it is called."""
-    runs = [((arm, seed), (study.reference, seed)) for seed in study.seeds]
-    both = [(results[mine], results[theirs]) for mine, theirs in runs if mine in results and theirs in results]
-    scores = [(mine.score(corruption), theirs.score(corruption)) for mine, theirs in both]
-    pairs = [mine - theirs for mine, theirs in scores if mine is not None and theirs is not None]
-    return {
-        f"{arm} difference": mean(pairs),
-        f"{arm} difference spread": spread(pairs),
-        f"{arm} verdict": verdict(pairs) if len(pairs) == len(study.seeds) else INCOMPLETE,
-    }

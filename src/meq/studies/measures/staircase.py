@@ -23,10 +23,9 @@ from meq.studies.measures.contract import (
     Results,
     SeedRow,
     TrainedModel,
-    arms_in,
-    batched,
-    by_seed,
+    by_arm,
     check_split,
+    collated,
     mean_and_spread,
     spread_titles,
 )
@@ -141,8 +140,7 @@ class Staircase(Measure[StaircaseResult]):
         if not results:
             return {}
         made = {"depths": _answers(study, results)}
-        for arm in arms_in(study, results):
-            found = by_seed(study, results, arm)
+        for arm, found in by_arm(study, results).items():
             if found[0].steps is not None:
                 made |= {f"staircase-{arm}-{split}": _along(study, arm, found, split) for split in found[0].score}
         return made
@@ -177,7 +175,7 @@ def _parts(trained: TrainedModel, examples: list[Example]) -> Iterator[tuple[Bat
         replace(each, target=torch.tensor([depth for name in answering for depth in each.facts[FACT][name]]))
         for each in examples
     ]
-    pairs = zip(batched(examples, trained.data), batched(depths, trained.data), strict=True)
+    pairs = zip(collated(examples, trained.data), collated(depths, trained.data), strict=True)
     return ((batch, deep.target) for batch, deep in pairs)
 
 
@@ -185,8 +183,7 @@ def _answers(study: Study, results: Results[StaircaseResult]) -> Table:
     """Every arm at the step that is read, with the difference to the reference on whole examples."""
     first = next(iter(results.values()))
     rows: list[dict[str, Cell]] = []
-    for arm in arms_in(study, results):
-        found = by_seed(study, results, arm)
+    for arm, found in by_arm(study, results).items():
         row = SeedRow(arm=arm)
         for split in first.answer:
             read = found[0].read

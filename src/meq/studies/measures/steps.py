@@ -9,9 +9,7 @@ from typing import ClassVar
 import torch
 
 from meq.analysis import follow
-from meq.analysis.trajectory import Trajectory
-from meq.data.contract import DataSet, Example
-from meq.models.iterated import IteratedModel
+from meq.data.contract import Example
 from meq.options import checked_options, nearest
 from meq.records import SINCE
 from meq.studies.build import PreparedData
@@ -21,9 +19,8 @@ from meq.studies.measures.contract import (
     Results,
     SeedRow,
     TrainedModel,
-    arms_in,
-    batched,
-    by_seed,
+    by_arm,
+    collated,
     mean_and_spread,
     names_in,
     spread_titles,
@@ -101,7 +98,11 @@ class Steps(Measure[StepsResult]):
         )
         if trained.iterated is None:
             return answered
-        walked = {name: self._walk(trained.iterated, trained.data, group) for name, group in groups.items()}
+        model, data, horizon = trained.iterated, trained.data, self.horizon or 2 * trained.iterated.steps
+        walked = {}
+        for name, group in groups.items():
+            batches, steps = collated(group, data), range(horizon + 1)
+            walked[name] = follow(model, batches, steps=steps, horizon=horizon, metric=data.metric)
         every = walked[ALL]
         return replace(
             answered,
@@ -113,14 +114,9 @@ class Steps(Measure[StepsResult]):
             diverged=every.diverged,
         )
 
-    def _walk(self, model: IteratedModel, data: DataSet, examples: list[Example]) -> Trajectory:
-        horizon = self.horizon or 2 * model.steps
-        return follow(model, batched(examples, data), steps=range(horizon + 1), horizon=horizon, metric=data.metric)
-
     def tables(self, study: Study, results: Results[StepsResult]) -> dict[str, Table]:
         made = {"answers-by-kind": _answers(study, results)} if results else {}
-        for arm in arms_in(study, results):
-            found = by_seed(study, results, arm)
+        for arm, found in by_arm(study, results).items():
             if found[0].steps is not None:
                 made[f"steps-{arm}"] = _along(study, arm, found)
         return made
@@ -151,7 +147,7 @@ def _along(study: Study, arm: str, found: Sequence[StepsResult]) -> Table:
 
 
 def _answers(study: Study, results: Results[StepsResult]) -> Table:
-    arms = {arm: by_seed(study, results, arm) for arm in arms_in(study, results)}
+    arms = by_arm(study, results)
     groups = names_in(each.answer for found in arms.values() for each in found)
     rows = []
     for arm, found in arms.items():

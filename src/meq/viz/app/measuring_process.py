@@ -76,7 +76,7 @@ def spectrum_panel(model: Any, features: dict[str, Tensor], masks: dict[str, Ten
     found = spectrum_of_pair(model, features, masks)
     figures = []
     if found.found:
-        plane = eigenvalue_plane(found.eigenvalues, damping=found.damping)
+        plane = eigenvalue_plane(found.values, damping=found.damping)
         figures = [_figure(plane, "leading eigenvalues in the complex plane")]
     return panel("measure", caption, figures, lines=found.in_words())
 
