@@ -203,13 +203,16 @@ def test_optional_keys_of_annotations_may_be_missing(tmp_path: Path, folder: Pat
     assert set(data.splits["dev"][0].facts) == {"picture", "answers"}
 
 
-def test_a_symlink_that_leaves_the_root_is_refused_when_opened(tmp_path: Path) -> None:
+def test_a_symlink_that_leaves_the_root_is_refused_when_it_is_read_and_when_it_is_opened(tmp_path: Path) -> None:
     root = vqa_v2_folder(tmp_path / "root")
     picture = root / "val2014" / "COCO_val2014_000000002000.jpg"
+    read = vqa_v2(root, split="official").splits["dev"]
     picture.unlink()
     picture.symlink_to(draw(tmp_path / "elsewhere.jpg"))
     with pytest.raises(DataError, match="leads outside"):
-        vqa_v2(root, split="official").splits["dev"][0].content["image"].open()
+        read[0].content["image"].open()
+    with pytest.raises(DataError, match=r"\.json.*000000002000.* is a symlink that leads outside"):
+        vqa_v2(root, split="official")
 
 
 @pytest.mark.skipif(

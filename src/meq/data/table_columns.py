@@ -7,8 +7,6 @@ cannot be used is a `BadRowError`.
 from __future__ import annotations
 
 import math
-import os
-import posixpath
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -19,16 +17,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from meq.data.content import PictureFile, SoundFile
+from meq.data.content import PictureFile, SoundFile, Tree
 from meq.data.contract import Modality, ModalityKind, features
 from meq.data.files import BadRowError, text_of
 from meq.data.findings import DataError
 from meq.records import JsonError, parse_json
 
-URL = re.compile(r"^([a-z][a-z0-9+.-]+://|data:)", re.IGNORECASE)
-ABSOLUTE = re.compile(r"[/\\]|[a-z]:[/\\]", re.IGNORECASE)
-"""On any system: a table that is refused on one must not be read on another."""
-MISSED = 20
 MODULE_NAMES = """
     T_destination _apply _call_impl _compiled_call_impl _get_backward_hooks _get_backward_pre_hooks _get_name
     _key_to_attr _load_from_state_dict _maybe_warn_non_full_backward_hook _named_members
@@ -117,8 +111,8 @@ class FileColumn(ModalityColumn):
     opened_by: ClassVar[type[PictureFile] | type[SoundFile]]
 
     @cached_property
-    def files(self) -> FileLookup:
-        return FileLookup(self.root, noun=self.noun)
+    def files(self) -> Tree:
+        return Tree(self.root, noun=self.noun)
 
     def keep(self, cells: Sequence[Any]) -> str | None:
         if is_empty(cells[0]):
@@ -127,10 +121,11 @@ class FileColumn(ModalityColumn):
             raise BadRowError(
                 "wrong path", f"column {self.columns[0]!r} holds a {_kind_of(cells[0])}, not a {self.noun}'s path"
             )
-        found = self.files.find(cells[0].strip())
-        if isinstance(found, BadRowError):
-            raise BadRowError(found.kind, f"column {self.columns[0]!r}: {found}")
-        return found
+        try:
+            return self.files.find(cells[0].strip())
+        except BadRowError as bad:
+            advice = "; set root to a folder that holds it" if bad.kind == "path outside" else ""
+            raise BadRowError(bad.kind, f"column {self.columns[0]!r}: {bad}{advice}") from None
 
     def content(self, kept: str) -> PictureFile | SoundFile:
         return self.opened_by(self.root / kept, self.root)
@@ -205,122 +200,6 @@ COLUMN_KINDS: Mapping[str, type[ModalityColumn]] = {
     "vectors": VectorColumn,
 }
 """By the option of `meq.data.table`, and the field of `DataRequest`, that names such columns."""
-
-
-class FileLookup:
-    """The folder below which all files of a column lie; every folder in it is listed once, when it is first needed."""
-
-    def __init__(self, root: Path, *, noun: str) -> None:
-        self.root, self.noun = root, noun
-        self.true_root = root.resolve()
-        self.roots = (os.path.abspath(root), str(self.true_root))
-        self.any_found = False
-        self.missed: list[str] = []
-        """The first names that could not be used, for advice on what is wrong with all of them."""
-        self._folders: dict[str, dict[str, bool | None] | BadRowError] = {}
-        self._found: dict[str, str | BadRowError] = {}
-
-    def find(self, name: str) -> str | BadRowError:
-        """The name in its plain form, `a.jpg` for `./a.jpg`, or why it cannot be used; asked again, it is known.
-
-        Two rows hold the same file if the plain forms are the same.
-        """
-        if name not in self._found:
-            try:
-                self._found[name] = self._find(name)
-                self.any_found = True
-            except BadRowError as bad:
-                self._found[name] = bad.with_traceback(None)
-                if len(self.missed) < MISSED:
-                    self.missed.append(name)
-        return self._found[name]
-
-    def _find(self, name: str) -> str:
-        name = self._relative(name)
-        self._refuse(name)
-        path = posixpath.normpath(name)
-        parent, file = posixpath.split(path)
-        folder = self._folder(parent)
-        if file not in folder:
-            hint = "; write paths with /" if "\\" in name else ""
-            raise BadRowError(f"missing {self.noun}", f"there is no {self.noun} {name!r} below {self.root}{hint}")
-        is_symlink = folder[file]
-        if is_symlink is None:
-            raise BadRowError("wrong path", f"{name!r} is a pipe, a socket or a device, not a {self.noun}")
-        if is_symlink:
-            self._check_inside(path)
-            if not (self.root / path).is_file():
-                raise BadRowError(f"missing {self.noun}", f"{path!r} is a symlink that leads to no file")
-        return path
-
-    def _relative(self, name: str) -> str:
-        """An absolute path below the root as the relative one; any other name as it is."""
-        if not os.path.isabs(name) or ".." in re.split(r"[/\\]", name):
-            return name
-        plain = os.path.normpath(name)
-        for root in self.roots:
-            if plain.startswith(root.rstrip(os.sep) + os.sep):
-                return os.path.relpath(plain, root).replace(os.sep, "/")
-        return name
-
-    def _refuse(self, name: str) -> None:
-        """An error for names that are never looked for: addresses, and paths that leave the root."""
-        if URL.match(name):
-            raise BadRowError(
-                "wrong path", f"{name[:80]!r} is an address; download the {self.noun} and give the file's path"
-            )
-        if ABSOLUTE.match(name):
-            raise BadRowError(
-                "path outside",
-                f"{name!r} is an absolute path outside of {self.root}; set root to a folder that holds it",
-            )
-        if ".." in name and ".." in re.split(r"[/\\]", name):
-            raise BadRowError(
-                "path outside", f"{name!r} goes up with '..', which is not followed; set root to a folder above"
-            )
-        if "\0" in name:
-            raise BadRowError("wrong path", f"{name!r} is no file name")
-
-    def _folder(self, name: str) -> dict[str, bool | None]:
-        """The files of a folder, each with whether it is a symlink; none without a folder.
-
-        None for pipes, sockets and devices, which are never opened.
-        """
-        if name not in self._folders:
-            try:
-                self._folders[name] = self._list(name)
-            except BadRowError as bad:
-                self._folders[name] = bad.with_traceback(None)
-        found = self._folders[name]
-        if isinstance(found, BadRowError):
-            raise BadRowError(found.kind, str(found))
-        return found
-
-    def _list(self, name: str) -> dict[str, bool | None]:
-        self._check_inside(name)
-        try:
-            with os.scandir(self.root / name) as entries:
-                files = [entry for entry in entries if not entry.is_dir(follow_symlinks=False)]
-                return {
-                    entry.name: True if entry.is_symlink() else False if entry.is_file(follow_symlinks=False) else None
-                    for entry in files
-                }
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        except OSError as error:
-            raise BadRowError(
-                f"missing {self.noun}", f"the folder {name!r} cannot be read: {error.strerror}"
-            ) from error
-
-    def _check_inside(self, name: str) -> None:
-        try:
-            inside = (self.root / name).resolve().is_relative_to(self.true_root)
-        except (OSError, RuntimeError):  # a circle of symlinks leads nowhere
-            inside = False
-        if not inside:
-            raise BadRowError(
-                "path outside", f"{name!r} is a symlink that leads outside of {self.root}, and is not followed"
-            )
 
 
 def read_numbers(cell: Any, column: str) -> np.ndarray[Any, Any] | None:

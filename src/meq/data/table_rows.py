@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from meq.data.content import ABSOLUTE, URL, Tree
 from meq.data.contract import Example, plain_example
 from meq.data.files import BadRowError
 from meq.data.findings import DataError, Findings
 from meq.data.splitting import SYNONYMS, split_called
-from meq.data.table_columns import ABSOLUTE, URL, FileColumn, FileLookup, ModalityColumn, is_empty, plain_text
+from meq.data.table_columns import FileColumn, ModalityColumn, is_empty, plain_text
 from meq.data.table_files import TableFile
 from meq.data.table_labels import Task
 from meq.options import nearest
@@ -198,7 +199,7 @@ def _file_remedy(table: Path, modalities: Sequence[ModalityColumn]) -> str | Non
     return None
 
 
-def _remedy(table: Path, column: str, files: FileLookup) -> str:
+def _remedy(table: Path, column: str, files: Tree) -> str:
     names = files.missed
     if any(URL.match(name) for name in names):
         return f"column {column!r} holds addresses: download the {files.noun}s first, and write their paths there"
@@ -207,7 +208,7 @@ def _remedy(table: Path, column: str, files: FileLookup) -> str:
             above = os.path.commonpath([os.path.dirname(name) for name in names]) or os.sep
         except ValueError:  # absolute on another system, or on several drives
             above = "the folder above them"
-        outside = f"the paths in {column!r} are absolute and lie outside of {files.root}"
+        outside = f"the paths in {column!r} are absolute and lie outside of {files.folder}"
         return f"{outside}: give {above} as root; {ROOT}"
     if any(".." in name.split("/") for name in names):
         return f"the paths in {column!r} go up with '..': write them relative to a folder above, and give that as root"
@@ -216,23 +217,23 @@ def _remedy(table: Path, column: str, files: FileLookup) -> str:
         return elsewhere
     if all(" " in name and not Path(name).suffix.strip(".").isalnum() for name in names):
         return f"the cells of {column!r} read like texts, not like paths: are the columns swapped?"
-    return (
-        f"is {files.root} the folder that the paths in {column!r} start from? If not, give that folder as root; {ROOT}"
-    )
+    return f"is {files.folder} the folder that the paths in {column!r} start from? If not, give that folder as root; {ROOT}"
 
 
-def _found_elsewhere(table: Path, files: FileLookup) -> str | None:
+def _found_elsewhere(table: Path, files: Tree) -> str | None:
     for name in files.missed[:LOOKED_AT]:
         if ABSOLUTE.match(name):
             continue
-        for folder in _places(table.parent, files.root):
+        for folder in _places(table.parent, files.folder):
             if _is_file(folder / name):
                 return f"{name!r} lies in {folder}: give that as root; {ROOT}"
-        ending = next((end for end in (".jpg", ".png", ".jpeg", ".wav") if _is_file(files.root / f"{name}{end}")), None)
+        ending = next(
+            (end for end in (".jpg", ".png", ".jpeg", ".wav") if _is_file(files.folder / f"{name}{end}")), None
+        )
         if ending is not None:
             return f"the names lack their ending: there is a {files.noun} {name + ending!r}"
-        if "/" in name and _is_file(files.root / Path(name).name):
-            return f"{Path(name).name!r} lies in {files.root} itself: leave the folder out of the paths"
+        if "/" in name and _is_file(files.folder / Path(name).name):
+            return f"{Path(name).name!r} lies in {files.folder} itself: leave the folder out of the paths"
     return None
 
 

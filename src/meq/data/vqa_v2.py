@@ -131,7 +131,7 @@ def _question(record: Any, subset: str, pictures: Tree, annotations: Mapping[int
         id=number,
         image=image,
         text=text_of(record, "question"),
-        picture=pictures.check_picture(f"COCO_{subset}_{image:012d}.jpg"),
+        picture=pictures.find(f"COCO_{subset}_{image:012d}.jpg"),
         pictures=pictures,
         answers=() if annotation is None else annotation.answers,
         kinds={} if annotation is None else annotation.kinds,

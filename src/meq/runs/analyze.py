@@ -22,7 +22,7 @@ from meq.analysis.tables import middle
 from meq.analysis.trajectory import Trajectory, follow
 from meq.analysis.walk import check_iterates
 from meq.data.contract import DataSet, Split, collate
-from meq.encoders.survey import Progress
+from meq.encoders.contract import Progress
 from meq.models.base import FusionModel
 from meq.models.iterated import IteratedModel
 from meq.records import SCHEMA, alone, read_cached, write_sealed

@@ -22,7 +22,7 @@ from meq.data.table_rows import SingleColumns
 from meq.data.transforms import blank
 from meq.encoders import Encoder
 from meq.encoders.catalogue import EncoderError, encoder_from_spec, specs_from_name
-from meq.encoders.survey import Progress
+from meq.encoders.contract import Progress
 from meq.options import nearest
 from meq.runs.load import TrainedRun
 from meq.studies.build import Places, open_raw
