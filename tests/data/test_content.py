@@ -50,7 +50,7 @@ def test_a_picture_that_is_not_there_is_missing(tmp_path: Path) -> None:
     tree = Tree(tmp_path)
     assert tree.find("img/1.png") == "img/1.png"
     for name in ("img/2.png", "other/1.png", "img/", ""):
-        with pytest.raises(BadRowError, match="there is no picture .* below"):
+        with pytest.raises(BadRowError, match=r"there is no picture .* below"):
             tree.find(name)
 
 
@@ -59,11 +59,11 @@ def test_a_symlink_that_leaves_the_root_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "img").symlink_to(tmp_path / "outside")
     tree = Tree(tmp_path / "root")
-    with pytest.raises(BadRowError, match="'img' is a symlink that leads outside of .*root, and is not followed"):
+    with pytest.raises(BadRowError, match=r"'img' is a symlink that leads outside of .*root, and is not followed"):
         tree.find("img/1.png")
     with pytest.raises(DataError, match="leads outside"):
         tree.picture("img/1.png").open()
-    with pytest.raises(DataError, match="the folder .*img is a symlink that leads outside of .*root, and"):
+    with pytest.raises(DataError, match=r"the folder .*img is a symlink that leads outside of .*root, and"):
         Tree(tmp_path / "root" / "img", tmp_path / "root").names()
     assert Tree(tmp_path / "root" / "img", tmp_path).names() == ["1.png"], "below the root, a symlink is followed"
 

@@ -90,7 +90,7 @@ def test_absolute_paths_below_the_root_are_the_relative_ones(tmp_path: Path) -> 
     linked = rows(tmp_path, lambda n: tmp_path / "img" / f"{n}.png")
     assert table(linked, images="photo", label="y", root=tmp_path / "link").facts["rows"] == 40
     up = rows(tmp_path, lambda n: f"{tmp_path}/img/../../secret/{n}.png")
-    with pytest.raises(DataError, match="absolute path that leads outside of .*; set root to a folder that holds it"):
+    with pytest.raises(DataError, match=r"absolute path that leads outside of .*; set root to a folder that holds it"):
         table(up, images="photo", label="y")
 
 

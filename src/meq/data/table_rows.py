@@ -217,7 +217,8 @@ def _remedy(table: Path, column: str, files: Tree) -> str:
         return elsewhere
     if all(" " in name and not Path(name).suffix.strip(".").isalnum() for name in names):
         return f"the cells of {column!r} read like texts, not like paths: are the columns swapped?"
-    return f"is {files.folder} the folder that the paths in {column!r} start from? If not, give that folder as root; {ROOT}"
+    begin = f"is {files.folder} the folder that the paths in {column!r} start from?"
+    return f"{begin} If not, give that folder as root; {ROOT}"
 
 
 def _found_elsewhere(table: Path, files: Tree) -> str | None:
