@@ -7,7 +7,7 @@ import pytest
 from data.folders import SHARED
 
 from meq.data.findings import DataError
-from meq.data.vqa_answers import CONTRACTIONS, Vocabulary, compared, normalise, tidy, worth
+from meq.data.vqa_v2 import CONTRACTIONS, Vocabulary, compared, normalise, tidy, worth
 
 REAL = SHARED / "vqa_v2_meta" / "ans2label_3129_uniter.json"
 needs_real = pytest.mark.skipif(not REAL.exists(), reason="no shared/data/vqa_v2_meta beside the checkout")

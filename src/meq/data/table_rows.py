@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from meq.data.content import ABSOLUTE, URL, Tree
 from meq.data.contract import Example, plain_example
-from meq.data.files import BadRowError
+from meq.data.files import BadRowError, parse_rows
 from meq.data.findings import DataError, Findings
 from meq.data.splitting import SYNONYMS, split_called
 from meq.data.table_columns import FileColumn, ModalityColumn, is_empty, plain_text
@@ -78,18 +78,8 @@ class RowReader:
         return self.single.group or (None if self.group_file is None else self.modalities[self.group_file].columns[0])
 
     def read(self, findings: Findings) -> list[TableRow]:
-        rows: list[TableRow] = []
-        known: dict[str, int] = {}
-        for line, cells in self.file.rows(self.columns, findings):
-            try:
-                row = self._row(line, cells)
-                if known.setdefault(row.id, line) != line:
-                    raise BadRowError("duplicate id", f"the id {row.id!r} was used before, in line {known[row.id]}")
-            except BadRowError as bad:
-                findings.report(bad.kind, str(bad), file=self.file.path, line=line)
-            else:
-                rows.append(row)
-        return rows
+        records = self.file.rows(self.columns, findings)
+        return parse_rows(records, self._row, file=self.file.path, findings=findings)
 
     def agreeing(self, rows: Sequence[TableRow], findings: Findings) -> list[TableRow]:
         """The rows that fit what is known of each modality; the others, of another width, are reported."""
