@@ -96,20 +96,18 @@ class BadRowError(Exception):
         self.kind = kind
 
 
-class HasId(Protocol):
+class LabelledLine(Protocol):
+    """What a row of any file has."""
+
     @property
     def id(self) -> str: ...
-
-
-class HasLabel(HasId, Protocol):
     @property
-    def label(self) -> int | None: ...
+    def label(self) -> Any: ...
     @property
     def line(self) -> int: ...
 
 
-Row = TypeVar("Row", bound=HasId)
-LabelledRow = TypeVar("LabelledRow", bound=HasLabel)
+Row = TypeVar("Row", bound=LabelledLine)
 Record = TypeVar("Record")
 
 
@@ -186,9 +184,7 @@ def parse_rows(
     return rows
 
 
-def with_labels(
-    rows: Sequence[LabelledRow], file: Path, findings: Findings, *, key: str = "label"
-) -> list[LabelledRow]:
+def with_labels(rows: Sequence[Row], file: Path, findings: Findings, *, key: str = "label") -> list[Row]:
     """The rows that have a label, in a file where all of them should: those without are reported."""
     for row in rows:
         if row.label is None:
