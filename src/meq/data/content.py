@@ -213,6 +213,7 @@ URL = re.compile(r"^([a-z][a-z0-9+.-]+://|data:)", re.IGNORECASE)
 ABSOLUTE = re.compile(r"[/\\]|[a-z]:[/\\]", re.IGNORECASE)
 """On any system: a path that is refused on one must not be read on another."""
 MISSED = 20
+"""How many names that could not be used are kept."""
 
 
 class Tree:
@@ -226,8 +227,9 @@ class Tree:
         self.folder, self.root, self.noun = folder, folder if root is None else root, noun
         self.any_found = False
         self.missed: list[str] = []
-        """The first names that could not be used, for advice on what is wrong with all of them."""
+        """The first names that could not be used, for advice on what is wrong with them."""
         self._true_root = self.root.resolve()
+        self._beginnings = (os.path.abspath(folder), str(folder.resolve()))
         self._listed: dict[str, dict[str, bool | None] | BadRowError] = {}
         self._found: dict[str, str | BadRowError] = {}
 
@@ -262,10 +264,10 @@ class Tree:
     def _find(self, name: str) -> str:
         up = ".." in re.split(r"[/\\]", name)
         if os.path.isabs(name) and not up:
-            for folder in (os.path.abspath(self.folder), str(self.folder.resolve())):
-                if os.path.normpath(name).startswith(folder.rstrip(os.sep) + os.sep):
-                    name = os.path.relpath(os.path.normpath(name), folder).replace(os.sep, "/")
-                    break
+            plain = os.path.normpath(name)
+            below = (each for each in self._beginnings if plain.startswith(each.rstrip(os.sep) + os.sep))
+            folder = next(below, None)
+            name = name if folder is None else os.path.relpath(plain, folder).replace(os.sep, "/")
         if URL.match(name):
             raise BadRowError(
                 "wrong path", f"{name[:80]!r} is an address; download the {self.noun} and give the file's path"
