@@ -12,7 +12,7 @@ from studies.photo_table import COLUMNS, SMALL, WITHOUT_WEIGHTS, write_rows, wri
 from typer.testing import CliRunner
 
 from meq.cli import app
-from meq.encoders.choice import offline_is_installed
+from meq.encoders.catalogue import offline_is_installed
 
 
 def run(*arguments: str | Path) -> tuple[int, str, str]:
@@ -174,7 +174,7 @@ def test_a_table_is_read_by_the_offline_encoders_unless_others_are_named(here: P
 def test_without_the_extra_the_built_in_encoders_serve_and_the_better_ones_are_named(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("meq.encoders.choice.offline_is_installed", lambda kind: False)
+    monkeypatch.setattr("meq.encoders.catalogue.offline_is_installed", lambda kind: False)
     code, _, errors = run("train", "photos.csv", *COLUMNS, *SMALL, "--out", tmp_path / "run")
     assert code == 0, errors
     assert "encoders: photo by patches-6x6-v1, caption by words-64-v1" in errors

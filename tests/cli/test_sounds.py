@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from meq.cli import app
 from meq.data.request import DataRequest
 from meq.encoders import FeatureStore
-from meq.encoders.choice import encoders_by_kind
+from meq.encoders.catalogue import encoders_by_kind
 from meq.encoders.encode import encode
 
 pytest.importorskip("transformers", reason="needs the extra: pip install 'meq[encoders]'")

@@ -106,13 +106,16 @@ def test_an_absolute_path_is_refused(tmp_path: Path) -> None:
         hateful_memes(root)
 
 
-def test_a_symlink_that_leaves_the_root_is_refused_when_opened(tmp_path: Path) -> None:
+def test_a_symlink_that_leaves_the_root_is_refused_when_it_is_read_and_when_it_is_opened(tmp_path: Path) -> None:
     root = hateful_memes_folder(tmp_path / "root")
     picture = root / "data" / "img" / "01234.png"
+    read = hateful_memes(root).splits["train"]
     picture.unlink()
     picture.symlink_to(draw(tmp_path / "secret.png"))
     with pytest.raises(DataError, match=r"01234\.png: leads outside"):
-        hateful_memes(root).splits["train"][0].content["image"].open()
+        read[0].content["image"].open()
+    with pytest.raises(DataError, match=r"\.json.*01234.* is a symlink that leads outside"):
+        hateful_memes(root)
 
 
 def test_names_with_odd_characters_are_read(tmp_path: Path) -> None:

@@ -105,13 +105,16 @@ def test_pictures_of_any_name_are_read(tmp_path: Path) -> None:
     assert snli_ve(root).splits["dev"][0].content["image"].open().size == (30, 10)
 
 
-def test_a_symlink_that_leaves_the_root_is_refused_when_opened(tmp_path: Path) -> None:
+def test_a_symlink_that_leaves_the_root_is_refused_when_it_is_read_and_when_it_is_opened(tmp_path: Path) -> None:
     root = snli_ve_folder(tmp_path / "root")
     picture = root / "flickr30k_images" / "1100.jpg"
+    read = snli_ve(root).splits["dev"]
     picture.unlink()
     picture.symlink_to(draw(tmp_path / "elsewhere.jpg"))
     with pytest.raises(DataError, match=r"1100\.jpg: leads outside"):
-        snli_ve(root).splits["dev"][0].content["image"].open()
+        read[0].content["image"].open()
+    with pytest.raises(DataError, match=r"\.json.*1100.* is a symlink that leads outside"):
+        snli_ve(root)
 
 
 def test_a_file_without_usable_rows_is_absent(tmp_path: Path) -> None:

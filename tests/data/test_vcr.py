@@ -121,11 +121,18 @@ def test_a_bad_line_is_named_or_skipped_and_counted(tmp_path: Path, kind: str) -
     assert findings.counts == {kind: 1}
 
 
-@pytest.mark.parametrize("name", ["/etc/hostname", "../outside.jpg", "film_1/../../x.jpg"])
-def test_pictures_outside_of_the_folder_are_refused_with_their_line(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("/etc/hostname", "leads outside"),
+        ("../outside.jpg", r"goes up with '\.\.'"),
+        ("film_1/../../x.jpg", r"goes up with '\.\.'"),
+    ],
+)
+def test_pictures_outside_of_the_folder_are_refused_with_their_line(tmp_path: Path, name: str, words: str) -> None:
     root = vcr_folder(tmp_path)
     change_line(root / "val.jsonl", 2, lambda record: record.update(img_fn=name))
-    with pytest.raises(DataError, match=r"val\.jsonl, line 2: .*leads outside"):
+    with pytest.raises(DataError, match=rf"val\.jsonl, line 2: .*{words}"):
         vcr(root)
 
 
@@ -180,15 +187,20 @@ def test_a_box_without_area_is_an_error_or_left_out_and_counted(tmp_path: Path) 
 def test_symlinks_that_leave_the_root_are_not_followed(tmp_path: Path) -> None:
     root = vcr_folder(tmp_path / "root")
     metadata = metadata_of(root)
-    picture = metadata.with_suffix(".jpg")
-    picture.unlink()
+    picture, read = metadata.with_suffix(".jpg"), vcr(root).splits["dev"]
+    inside = picture.rename(picture.with_name("inside.jpg"))
     picture.symlink_to(draw(tmp_path / "outside.jpg"))
     with pytest.raises(DataError, match="leads outside"):
-        vcr(root).splits["dev"][0].content["image"].picture.open()
+        read[0].content["image"].picture.open()
+    with pytest.raises(DataError, match=r"val\.jsonl, line 1: .*leads outside"):
+        vcr(root)
+    inside.replace(picture)
     metadata.rename(tmp_path / "outside.json")
     metadata.symlink_to(tmp_path / "outside.json")
     with pytest.raises(DataError, match="leads outside"):
-        vcr(root).splits["dev"][0]
+        read[0]
+    with pytest.raises(DataError, match=r"val\.jsonl, line 1: .*leads outside"):
+        vcr(root)
 
 
 def test_a_folder_without_the_set_says_what_was_looked_for(tmp_path: Path) -> None:

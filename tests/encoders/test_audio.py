@@ -73,7 +73,7 @@ def test_tokens_are_the_hidden_states_of_the_frames(encoder: TransformerAudio, t
     samples, _ = sound.open()
     prepared = encoder.extractor(samples, sampling_rate=16000, return_tensors="pt")
     with torch.no_grad():
-        expected = encoder.model(prepared["input_values"]).last_hidden_state[0]
+        expected = encoder.network(prepared["input_values"]).last_hidden_state[0]
     assert torch.equal(tokens.features, expected)
     assert tokens.features.shape == (199, 32) == (199, encoder.width)
     assert not tokens.features.requires_grad

@@ -11,7 +11,7 @@ from meq.data.metrics import ACCURACY
 from meq.data.scenes import scenes
 from meq.data.scenes_worlds import COVERED, EMPTY, KINDS, THINGS
 from meq.encoders.builtin import DESCRIPTORS, VOCABULARY, Patches, Words, word_code
-from meq.encoders.choice import default_encoders
+from meq.encoders.catalogue import default_encoders
 from meq.encoders.encode import encode
 
 

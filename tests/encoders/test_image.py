@@ -76,7 +76,7 @@ def test_preprocessing_is_scaling_cropping_and_normalising_as_computed_by_hand(c
     mean, deviation = np.array(clip.processor.image_mean), np.array(clip.processor.image_std)
     expected = torch.from_numpy((scaled / 255 - mean) / deviation).permute(2, 0, 1).float()
     with torch.no_grad():
-        hidden = clip.model(pixel_values=expected[None]).last_hidden_state[0]
+        hidden = clip.network(pixel_values=expected[None]).last_hidden_state[0]
     assert torch.allclose(clip([noise(96, 64)])[0].features, hidden, atol=1e-5)
 
 

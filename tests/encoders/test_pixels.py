@@ -8,7 +8,7 @@ from PIL import Image
 from meq.data import collate
 from meq.data.content import DrawnPicture
 from meq.data.duels import duels, relay
-from meq.encoders.choice import choose_encoders, default_encoders
+from meq.encoders.catalogue import choose_encoders, default_encoders
 from meq.encoders.encode import encode
 from meq.encoders.pixels import GREY, SPREAD, Pixels
 

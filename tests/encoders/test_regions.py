@@ -53,7 +53,7 @@ def test_a_token_is_the_class_token_as_the_model_sums_a_picture_up(clip: Transfo
     image = noise(32, 32).open()
     pixels = (np.asarray(image) / 255 - clip.processor.image_mean) / clip.processor.image_std
     with torch.no_grad():
-        output = clip.model(pixel_values=torch.from_numpy(pixels).permute(2, 0, 1).float()[None])
+        output = clip.network(pixel_values=torch.from_numpy(pixels).permute(2, 0, 1).float()[None])
     assert torch.allclose(clip.pooled([image]), output.pooler_output, atol=1e-5)
     assert clip.pooled([image]).shape == (1, clip.width)
 

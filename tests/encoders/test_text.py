@@ -37,7 +37,7 @@ def test_tokens_are_the_hidden_states_of_the_pieces_with_special_ones(bert: Tran
     assert not tokens.features.requires_grad
     ids = torch.tensor([[PIECES.index(piece) for piece in ("[CLS]", "the", "dog", "sleep", "##s", ".", "[SEP]")]])
     with torch.no_grad():
-        expected = bert.model(input_ids=ids).last_hidden_state[0]
+        expected = bert.network(input_ids=ids).last_hidden_state[0]
     assert torch.allclose(tokens.features, expected, atol=1e-5)
 
 

@@ -108,7 +108,7 @@ def encode(
         import torch
 
         from meq.data.table_files import is_table
-        from meq.encoders.choice import check_request, encoders_by_kind, encoding_device, preferred_names
+        from meq.encoders.catalogue import check_request, encoders_by_kind, encoding_device, preferred_names
         from meq.encoders.encode import encode_and_count
         from meq.encoders.store import FeatureStore
         from meq.encoders.writing import refuse_filling

@@ -141,7 +141,7 @@ def _sources(root: Path, layout: str, findings: Findings) -> list[_Source]:
 def _read(source: _Source, root: Path, *, findings: Findings, left_out: Counter[str]) -> list[_Animal]:
     """The pictures of one official split that have a named animal in them."""
     pictures, masks = Tree(source.pictures, root), Tree(source.masks, root)
-    seen: set[str] = set()
+    there, masked, seen = set(pictures.names()), set(masks.names()), set[str]()
     kept = []
     for name, place in _listed(source, pictures, findings):
         stem = Path(name).stem
@@ -155,11 +155,11 @@ def _read(source: _Source, root: Path, *, findings: Findings, left_out: Counter[
             findings.report("duplicate id", f"{name!r} is listed twice", **place)
         elif parsed["name"] == UNNAMED:
             left_out["animal without a name"] += 1
-        elif name not in pictures.names():
+        elif name not in there:
             findings.report("missing picture", f"{source.pictures.relative_to(root) / name} is missing", **place)
         else:
             picture, mask = pictures.picture(name), None
-            if f"{stem}.png" in masks.names():
+            if f"{stem}.png" in masked:
                 mask = MaskFile(source.masks / f"{stem}.png", root, picture)
             kept.append(
                 _Animal(stem=stem, group=parsed["group"], name=in_words(parsed["name"]), picture=picture, mask=mask)
@@ -179,7 +179,7 @@ def _listed(source: _Source, pictures: Tree, findings: Findings) -> list[tuple[s
     if source.listing is None or not source.listing.exists():
         if source.listing is not None:
             findings.absent.append(f"{source.listing}: the folder is taken as it is")
-        return [(name, {"file": source.pictures}) for name in sorted(pictures.names())]
+        return [(name, {"file": source.pictures}) for name in pictures.names()]
     return [(name, {"file": source.listing, "line": number}) for number, name in _names(source.listing)]
 
 

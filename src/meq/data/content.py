@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -208,45 +209,126 @@ class MaskFile:
         return str(self.path)
 
 
-_ABSOLUTE = re.compile(r"[/\\]|[A-Za-z]:[/\\]")
+URL = re.compile(r"^([a-z][a-z0-9+.-]+://|data:)", re.IGNORECASE)
+ABSOLUTE = re.compile(r"[/\\]|[a-z]:[/\\]", re.IGNORECASE)
+"""On any system: a path that is refused on one must not be read on another."""
+MISSED = 20
+"""How many names that could not be used are kept."""
 
 
 class Tree:
-    """The files below a folder by their path in it; each sub-folder is listed once, when it is first asked about."""
+    """The files below a folder, by the paths that data names; each folder in it is listed once, when first needed.
 
-    def __init__(self, folder: Path, root: Path) -> None:
-        self.folder, self.root = folder, root
-        self._listed: dict[str, frozenset[str]] = {}
+    A path is relative to the folder, or absolute and below it. None leads out of the root, by itself or by a symlink;
+    where a symlink came later, opening the file refuses it.
+    """
 
-    def __contains__(self, name: str) -> bool:
-        parent, _, file = name.rpartition("/")
-        return file in self.names(parent)
+    def __init__(self, folder: Path, root: Path | None = None, *, noun: str = "picture") -> None:
+        self.folder, self.root, self.noun = folder, folder if root is None else root, noun
+        self.any_found = False
+        self.missed: list[str] = []
+        """The first names that could not be used, for advice on what is wrong with them."""
+        self._true_root = self.root.resolve()
+        self._beginnings = (os.path.abspath(folder), str(folder.resolve()))
+        self._listed: dict[str, dict[str, bool | None] | BadRowError] = {}
+        self._found: dict[str, str | BadRowError] = {}
 
-    def names(self, parent: str = "") -> frozenset[str]:
-        """What lies in a sub-folder, or in the folder itself; nothing if there is no such folder."""
-        if parent not in self._listed:
-            folder = self.folder / parent
-            self._listed[parent] = frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
-        return self._listed[parent]
+    def find(self, name: str) -> str:
+        """The name in its plain form, `a.jpg` for `./a.jpg`; a BadRowError if it cannot be used.
 
-    def check_picture(self, name: str) -> str:
-        """The name, if it stays below the folder and the picture is there."""
-        if check_inside(name) not in self:
-            raise BadRowError("missing picture", f"the picture {name!r} is not in {self.folder}")
-        return name
+        Two rows hold the same file if the plain forms are the same.
+        """
+        if name not in self._found:
+            try:
+                self._found[name] = self._find(name)
+                self.any_found = True
+            except BadRowError as bad:
+                self._found[name] = bad.with_traceback(None)
+                if len(self.missed) < MISSED:
+                    self.missed.append(name)
+        found = self._found[name]
+        if isinstance(found, BadRowError):
+            raise BadRowError(found.kind, str(found))
+        return found
+
+    def names(self) -> list[str]:
+        """The files in the folder itself, sorted."""
+        try:
+            return sorted(self._files(""))
+        except BadRowError as bad:
+            raise DataError(str(bad)) from None
 
     def picture(self, name: str) -> PictureFile:
-        """A picture; that a symlink on its way does not leave the root is checked when it is opened."""
         return PictureFile(self.folder / name, self.root)
 
+    def _find(self, name: str) -> str:
+        up = ".." in re.split(r"[/\\]", name)
+        if os.path.isabs(name) and not up:
+            plain = os.path.normpath(name)
+            below = (each for each in self._beginnings if plain.startswith(each.rstrip(os.sep) + os.sep))
+            folder = next(below, None)
+            name = name if folder is None else os.path.relpath(plain, folder).replace(os.sep, "/")
+        if URL.match(name):
+            raise BadRowError(
+                "wrong path", f"{name[:80]!r} is an address; download the {self.noun} and give the file's path"
+            )
+        if ABSOLUTE.match(name):
+            raise BadRowError("path outside", f"{name!r} is an absolute path that leads outside of {self.folder}")
+        if up:
+            raise BadRowError("path outside", f"{name!r} goes up with '..', which is not followed")
+        if "\0" in name:
+            raise BadRowError("wrong path", f"{name!r} is no file name")
+        path = posixpath.normpath(name)
+        parent, file = posixpath.split(path)
+        files = self._files(parent)
+        if file not in files:
+            hint = "; write paths with /" if "\\" in name else ""
+            raise BadRowError(f"missing {self.noun}", f"there is no {self.noun} {name!r} below {self.folder}{hint}")
+        is_symlink = files[file]
+        if is_symlink is None:
+            raise BadRowError("wrong path", f"{name!r} is a pipe, a socket or a device, not a {self.noun}")
+        if is_symlink:
+            self._check_inside(path)
+            if not (self.folder / path).is_file():
+                raise BadRowError(f"missing {self.noun}", f"{path!r} is a symlink that leads to no file")
+        return path
 
-def check_inside(name: str) -> str:
-    """The path, if it is relative and never goes up; both kinds of slash count, whatever the system."""
-    if _ABSOLUTE.match(name) or ".." in re.split(r"[/\\]", name) or "\0" in name:
-        raise BadRowError(
-            "path outside", f"the path {name!r} leads outside of the data set's folder, and is not followed"
-        )
-    return name
+    def _files(self, parent: str) -> dict[str, bool | None]:
+        """The files of a folder, each with whether it is a symlink; none without a folder.
+
+        None for pipes, sockets and devices, which are never opened.
+        """
+        if parent not in self._listed:
+            try:
+                self._check_inside(parent)
+                with os.scandir(self.folder / parent) as entries:
+                    self._listed[parent] = {
+                        entry.name: entry.is_symlink() or (False if entry.is_file(follow_symlinks=False) else None)
+                        for entry in entries
+                        if not entry.is_dir(follow_symlinks=False)
+                    }
+            except (FileNotFoundError, NotADirectoryError):
+                self._listed[parent] = {}
+            except OSError as error:
+                trouble = f"the folder {parent!r} cannot be read: {error.strerror}"
+                self._listed[parent] = BadRowError(f"missing {self.noun}", trouble)
+            except BadRowError as bad:
+                self._listed[parent] = bad.with_traceback(None)
+        files = self._listed[parent]
+        if isinstance(files, BadRowError):
+            raise BadRowError(files.kind, str(files))
+        return files
+
+    def _check_inside(self, name: str) -> None:
+        try:
+            inside = (self.folder / name).resolve().is_relative_to(self._true_root)
+        except (OSError, RuntimeError):  # a circle of symlinks leads nowhere
+            inside = False
+        if not inside:
+            what = repr(name) if name else f"the folder {self.folder}"
+            raise BadRowError(
+                "path outside", f"{what} is a symlink that leads outside of {self.root}, and is not followed"
+            )
 
 
 def first_of(root: Path, names: Sequence[str]) -> Path | None:

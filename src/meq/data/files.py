@@ -7,9 +7,11 @@ limit is a sentence and not a machine without memory. JSON comes as one record p
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
@@ -17,6 +19,11 @@ from meq.data.findings import DataError, Findings
 from meq.records import JsonError, parse_json
 
 CHUNK = 2**20
+BOM = b"\xef\xbb\xbf"
+MAX_LINE_BYTES = 2**25
+"""A longer line of a table or of JSON lines is left out: ten thousand features as text need a hundredth of it."""
+MAX_DOCUMENT_BYTES = 2**31
+"""A larger JSON document is refused before it is read; the largest of a known data set is a quarter of it."""
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -68,11 +75,17 @@ def _check_regular(path: Path, found: os.stat_result) -> None:
     raise DataError(f"{path}: this is {what}, not a file")
 
 
-BOM = b"\xef\xbb\xbf"
-MAX_LINE_BYTES = 2**25
-"""A longer line of a table or of JSON lines is left out: ten thousand features as text need a hundredth of it."""
-MAX_DOCUMENT_BYTES = 2**31
-"""A larger JSON document is refused before it is read; the largest of a known data set is a quarter of it."""
+@contextmanager
+def explained(what: str, remedy: str = "") -> Iterator[None]:
+    """A library reports what is wrong with a stranger's file in many ways; here they become one."""
+    try:
+        yield
+    except DataError:
+        raise
+    except FileNotFoundError as error:
+        raise DataError(f"{what}: it is not there{remedy}") from error
+    except Exception as error:  # OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError: all of the file's
+        raise DataError(f"{what}: {str(error) or type(error).__name__}{remedy}") from error
 
 
 class BadRowError(Exception):
@@ -83,20 +96,19 @@ class BadRowError(Exception):
         self.kind = kind
 
 
-class HasId(Protocol):
+class LabelledLine(Protocol):
+    """What a row of any file has."""
+
     @property
     def id(self) -> str: ...
-
-
-class HasLabel(HasId, Protocol):
     @property
-    def label(self) -> int | None: ...
+    def label(self) -> Any: ...
     @property
     def line(self) -> int: ...
 
 
-Row = TypeVar("Row", bound=HasId)
-LabelledRow = TypeVar("LabelledRow", bound=HasLabel)
+Row = TypeVar("Row", bound=LabelledLine)
+Record = TypeVar("Record")
 
 
 def json_lines(file: Path, findings: Findings, *, required: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -141,33 +153,38 @@ def read_rows(
     required: Sequence[str] = (),
     first: int | None = None,
 ) -> list[Row]:
+    """The rows of a file of JSON lines, by `parse_rows`; `first` reads no more than that many records."""
+    records = itertools.islice(json_lines(file, findings, required=required), first)
+    return parse_rows(records, parse, file=file, findings=findings)
+
+
+def parse_rows(
+    records: Iterable[tuple[int, Record]],
+    parse: Callable[[int, Record], Row | None],
+    *,
+    file: Path,
+    findings: Findings,
+) -> list[Row]:
     """What `parse` makes of each record; None leaves a record out on purpose, BadRowError reports it with its line.
 
-    An id that was seen before in the same file is reported too, and the later row left out. `first` reads no more
-    than that many records.
+    An id that was seen before in the same file is reported too, and the later row left out.
     """
     rows: list[Row] = []
     lines: dict[str, int] = {}
-    for count, (line, record) in enumerate(json_lines(file, findings, required=required), start=1):
-        if first is not None and count > first:
-            break
+    for line, record in records:
         try:
             row = parse(line, record)
             if row is None:
                 continue
-            if row.id in lines:
+            if lines.setdefault(row.id, line) != line:
                 raise BadRowError("duplicate id", f"the id {row.id!r} was used before, in line {lines[row.id]}")
+            rows.append(row)
         except BadRowError as bad:
             findings.report(bad.kind, str(bad), file=file, line=line)
-            continue
-        lines[row.id] = line
-        rows.append(row)
     return rows
 
 
-def with_labels(
-    rows: Sequence[LabelledRow], file: Path, findings: Findings, *, key: str = "label"
-) -> list[LabelledRow]:
+def with_labels(rows: Sequence[Row], file: Path, findings: Findings, *, key: str = "label") -> list[Row]:
     """The rows that have a label, in a file where all of them should: those without are reported."""
     for row in rows:
         if row.label is None:

@@ -53,6 +53,9 @@ class Finding:
         place = self.file if self.line is None else f"{self.file}, line {self.line}"
         return f"{place}: {self.message}"
 
+    def as_error(self) -> DataError:
+        return DataError(f"{self} (skip such rows with on_bad='skip', or --skip-bad)")
+
 
 @dataclass
 class Findings:
@@ -76,7 +79,7 @@ class Findings:
     def report(self, kind: str, message: str, *, file: Path | str, line: int | None = None) -> None:
         finding = Finding(kind=kind, message=shown(message, LINE), file=shown(file, LINE), line=line)
         if self.on_bad == "raise":
-            raise DataError(f"{finding} (skip such rows with on_bad='skip', or --skip-bad)")
+            raise finding.as_error()
         self.counts[kind] += 1
         if self.counts[kind] <= self.keep_each:
             self.kept.append(finding)

@@ -65,7 +65,7 @@ def hateful_memes(root: Path | str, *, findings: Findings | None = None) -> Data
 def _row(pictures: Tree, line: int, record: Mapping[str, Any]) -> PictureText:
     return PictureText(
         id=_id(record["id"]),
-        picture=pictures.check_picture(text_of(record, "img")),
+        picture=pictures.find(text_of(record, "img")),
         text=text_of(record, "text"),
         label=None if record.get("label") is None else _label(record["label"]),
         line=line,

@@ -7,15 +7,14 @@ set or a virtual one. Links are not followed, and sizes are judged before the li
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from meq.data.files import open_regular
+from meq.data.files import explained, open_regular
 from meq.data.findings import DataError
 
 MAX_BYTES = 2**28
@@ -33,7 +32,7 @@ def open_hdf5(path: Path, opened: ExitStack) -> Group:
     """The root of a file, which stays open as long as `opened` does."""
     h5py = require_h5py()
     open_regular(path).close()  # a pipe or a device would hold the library forever
-    with _explained(f"{path}: not a readable HDF5 file", "; download it again"):
+    with explained(f"{path}: not a readable HDF5 file", "; download it again"):
         return Group(opened.enter_context(h5py.File(path, "r")), path)
 
 
@@ -44,12 +43,12 @@ class Group:
         self._group, self.file = group, file
 
     def __contains__(self, name: str) -> bool:
-        with _explained(f"{self.file}: broken"):
+        with explained(f"{self.file}: broken"):
             # asked of the link itself: h5py's own `in` would open what the link leads to
             return bool(name) and "/" not in name and bool(self._group.id.links.exists(name.encode()))
 
     def names(self) -> list[str]:
-        with _explained(f"{self.file}: broken"):
+        with explained(f"{self.file}: broken"):
             return [name for name in self._group if isinstance(name, str)]
 
     def group(self, name: str) -> Group | None:
@@ -67,7 +66,7 @@ class Group:
         """A part of the file itself; a link of another kind could lead to any file of the machine."""
         if name not in self:
             return None
-        with _explained(f"{self.file}: broken"):
+        with explained(f"{self.file}: broken"):
             link = self._group.get(name, getlink=True)
             if isinstance(link, require_h5py().HardLink):
                 return self._group[name]
@@ -79,7 +78,7 @@ class DataSetOfFile:
 
     def __init__(self, numbers: Any, place: str) -> None:
         self._numbers, self.place = numbers, place
-        with _explained(f"{place}: broken"):
+        with explained(f"{place}: broken"):
             if numbers.external or numbers.is_virtual:
                 raise DataError(f"{place} leads outside of the file, and is not followed")
             self.shape, self.dtype = tuple(numbers.shape or ()), numbers.dtype
@@ -96,7 +95,7 @@ class DataSetOfFile:
 
     def read(self, start: int = 0, stop: int | None = None) -> Array:
         """The rows from `start` to `stop`."""
-        with _explained(f"{self.place}: cannot be read"):
+        with explained(f"{self.place}: cannot be read"):
             return np.asarray(self._numbers[start:stop])
 
     def _check_size(self) -> None:
@@ -137,16 +136,3 @@ def require_h5py() -> ModuleType:
     except ImportError as error:
         raise DataError("reading .csd files needs h5py: pip install 'meq[mosei]'") from error
     return h5py
-
-
-@contextmanager
-def _explained(what: str, remedy: str = "") -> Iterator[None]:
-    """The library reports what is wrong with a file in many ways; here they become one."""
-    try:
-        yield
-    except DataError:
-        raise
-    except FileNotFoundError as error:
-        raise DataError(f"{what}: it is not there{remedy}") from error
-    except Exception as error:  # OSError, RuntimeError, KeyError, ValueError, TypeError, MemoryError: all of the file's
-        raise DataError(f"{what}: {str(error) or type(error).__name__}{remedy}") from error

@@ -41,11 +41,13 @@ EMPTY_LENGTH = 1_000_000
 
 
 class Budget:
-    """What may be copied while a file is read: no more than the file is long, and a little."""
+    """What may be copied while a file is read, no more than the file is long and a little; and what was made of it."""
 
     def __init__(self, size: int) -> None:
         self.left = size + 2**20
         self.parts = 0
+        self.settled: dict[int, Any] = {}
+        """By its identity, what was made of a part; the budget itself while that is begun and not finished."""
 
     def spend(self, count: int) -> None:
         self.left -= count
@@ -128,11 +130,11 @@ class _Array:
         self.shape, self.dtype, fortran, self.raw = state[-4:]
         self.fortran = bool(fortran)
 
-    def settled(self, memo: Memo) -> Any:
+    def settled(self, budget: Budget) -> Any:
         if not isinstance(self.dtype, _DType) or not _is_shape(self.shape):
             raise DataError("holds an array without a dtype or a shape")
         dtype = self.dtype.settled()
-        flat = _flat(self.raw, dtype, memo)
+        flat = _flat(self.raw, dtype, budget)
         if flat.size != int(np.prod(self.shape, dtype=object)):
             raise DataError(f"holds {flat.size} values for an array of shape {self.shape}")
         return flat.reshape(self.shape, order="F" if self.fortran else "C")
@@ -143,16 +145,8 @@ class _Scalar(_Array):
 
     __slots__ = ()
 
-    def settled(self, memo: Memo) -> Any:
-        return super().settled(memo)[()]
-
-
-class Memo(dict[int, Any]):
-    """What has been settled already, by its identity, and what may still be copied."""
-
-    def __init__(self, budget: Budget) -> None:
-        super().__init__()
-        self.budget = budget
+    def settled(self, budget: Budget) -> Any:
+        return super().settled(budget)[()]
 
 
 def check_unfolded(value: Any) -> None:
@@ -174,42 +168,42 @@ def check_unfolded(value: Any) -> None:
         raise DataError(f"unfolds to more than {MAX_UNFOLDED:,} values")
 
 
-def settled_value(value: Any, memo: Memo) -> Any:
+def settled_value(value: Any, budget: Budget) -> Any:
     """The value with arrays in place of their descriptions; shared parts stay shared, cycles are refused."""
     if isinstance(value, str | bytes | bytearray | int | float | complex) or value is None:
         if isinstance(value, int) and value.bit_length() > MAX_BITS:
             raise DataError(f"holds a whole number of more than {MAX_BITS} bits")
         return value
-    if id(value) in memo:
-        if memo[id(value)] is memo:
+    known = budget.settled
+    if id(value) in known:
+        if known[id(value)] is budget:
             raise DataError("holds a container that contains itself")
-        return memo[id(value)]
-    memo[id(value)] = memo  # begun, not finished
-    memo[id(value)] = made = _made(value, memo)
+        return known[id(value)]
+    known[id(value)] = budget
+    made: Any
+    if isinstance(value, _Array):
+        made = value.settled(budget)
+    elif isinstance(value, dict):
+        made = {settled_value(key, budget): settled_value(item, budget) for key, item in value.items()}
+    elif isinstance(value, list | tuple | set | frozenset):
+        made = type(value)(settled_value(item, budget) for item in value)
+    else:
+        raise DataError(f"holds a {type(value).__name__.strip('_')} where data should be")
+    known[id(value)] = made
     return made
 
 
-def _made(value: Any, memo: Memo) -> Any:
-    if isinstance(value, _Array):
-        return value.settled(memo)
-    if isinstance(value, dict):
-        return {settled_value(key, memo): settled_value(item, memo) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return type(value)(settled_value(item, memo) for item in value)
-    raise DataError(f"holds a {type(value).__name__.strip('_')} where data should be")
-
-
-def _flat(raw: Any, dtype: np.dtype[Any], memo: Memo) -> np.ndarray[Any, Any]:
+def _flat(raw: Any, dtype: np.dtype[Any], budget: Budget) -> np.ndarray[Any, Any]:
     """The values of an array, one after the other: a list of objects, or the bytes of numbers and texts."""
     if dtype.hasobject:
         if not isinstance(raw, list):
             raise DataError("holds an array of objects without a list of them")
         flat = np.empty(len(raw), dtype=object)
         for place, item in enumerate(raw):
-            flat[place] = settled_value(item, memo)
+            flat[place] = settled_value(item, budget)
         return flat
     if isinstance(raw, str):
-        memo.budget.spend(len(raw))
+        budget.spend(len(raw))
         raw = raw.encode("latin1")
     if not isinstance(raw, bytes | bytearray):
         raise DataError("holds an array without its values")
@@ -295,7 +289,7 @@ def load_plain(path: Path) -> Any:
             budget = Budget(bounded.left)
             value = _PlainUnpickler(bounded, budget).load()
             check_unfolded(value)
-            return settled_value(value, Memo(budget))
+            return settled_value(value, budget)
     except DataError as error:
         said = str(error)
         raise DataError(said if said.startswith(str(path)) else f"{path}: {said}") from error

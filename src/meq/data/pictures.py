@@ -12,7 +12,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError
 
@@ -54,7 +53,9 @@ def open_scaled(source: Path | bytes, side: int, *, name: str | None = None) -> 
     with _opened(source, name or str(source)) as image:
         size = image.size
         if size[0] * size[1] > LARGE_PIXELS:
-            image.draft("RGB", _smaller(size, SPARE * side))  # does nothing for formats other than JPEG
+            share = SPARE * side / min(size)  # Pillow scales to no less than what it is asked for
+            wanted = max(1, round(size[0] * share)), max(1, round(size[1] * share))
+            image.draft("RGB", wanted)  # does nothing for formats other than JPEG
         return image.convert("RGB"), size
 
 
@@ -64,12 +65,6 @@ def size_of_picture(source: Path | bytes, *, name: str | None = None) -> tuple[i
         return image.size
 
 
-def _smaller(size: tuple[int, int], at_least: int) -> tuple[int, int]:
-    """The size with `at_least` pixels on its shorter side: Pillow scales to no less than what it is asked for."""
-    share = at_least / min(size)
-    return tuple(max(1, round(side * share)) for side in size)  # type: ignore[return-value]
-
-
 @contextmanager
 def _opened(source: Path | bytes, name: str) -> Iterator[Image.Image]:
     """The picture with its head read and judged; whatever goes wrong with it inside the block is a DataError."""
@@ -77,8 +72,11 @@ def _opened(source: Path | bytes, name: str) -> Iterator[Image.Image]:
         with warnings.catch_warnings():
             # of a size below which our own limit lies, and of damaged notes beside the picture
             warnings.simplefilter("ignore")
-            with _file(source) as file, Image.open(file, formats=PICTURE_FORMATS) as image:
-                _check_size(image, name)
+            file = io.BytesIO(source) if isinstance(source, bytes) else open_regular(source, most=MAX_PICTURE_BYTES)
+            with file, Image.open(file, formats=PICTURE_FORMATS) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    large = f"{image.width:,} x {image.height:,} pixels; at most {MAX_PIXELS:,} are decoded"
+                    raise TooManyPixelsError(f"{name}: {large}: scale it down")
                 yield image
     except (DataError, FileNotFoundError):
         raise
@@ -91,20 +89,5 @@ def _opened(source: Path | bytes, name: str) -> Iterator[Image.Image]:
         raise NoPictureError(f"{name}: not a readable picture: it is no {listed} file; convert it") from error
     except MemoryError as error:
         raise DataError(f"{name}: not a readable picture: decoding it takes more memory than there is") from error
-    except (
-        Exception
-    ) as error:  # a damaged file can fail in any way inside Pillow's decoders: IndexError, zlib.error, ...
+    except Exception as error:  # a damaged file can fail in any way inside Pillow: IndexError, zlib.error, ...
         raise DataError(f"{name}: not a readable picture: {str(error) or type(error).__name__}") from error
-
-
-def _file(source: Path | bytes) -> BinaryIO:
-    if isinstance(source, bytes):
-        return io.BytesIO(source)
-    return open_regular(source, most=MAX_PICTURE_BYTES)
-
-
-def _check_size(image: Image.Image, name: str) -> None:
-    if image.width * image.height > MAX_PIXELS:
-        raise TooManyPixelsError(
-            f"{name}: {image.width:,} x {image.height:,} pixels; at most {MAX_PIXELS:,} are decoded: scale it down"
-        )

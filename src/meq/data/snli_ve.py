@@ -72,7 +72,7 @@ def _row(pictures: Tree, left_out: Counter[str], line: int, record: Mapping[str,
     picture = text_of(record, key).removesuffix(".jpg") + ".jpg"
     return PictureText(
         id=pair,
-        picture=sys.intern(pictures.check_picture(picture)),
+        picture=sys.intern(pictures.find(picture)),
         text=text_of(record, "sentence2"),
         label=_label(record["gold_label"]),
         line=line,

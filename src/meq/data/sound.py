@@ -67,7 +67,7 @@ def read_wav(path: Path) -> tuple[Float[np.ndarray, " T"], int]:
         file.seek(head.begin)
         for start in range(0, len(mono), PIECE):  # decoding takes several times the memory of what is decoded
             raw = file.read(min(PIECE, len(mono) - start) * head.frame_bytes)
-            samples = _between_ones(_numbers(raw, head)).reshape(-1, head.channels)
+            samples = _samples(raw, head).reshape(-1, head.channels)
             mono[start : start + PIECE] = samples[:, 0] if head.channels == 1 else samples.mean(1, dtype=np.float32)
     if not bool(np.isfinite(mono).all()):
         raise WavError("it holds samples that are not finite")
@@ -142,22 +142,17 @@ def _form(chunk: bytes) -> WavHead:
     return WavHead(rate=rate, channels=channels, frame_bytes=frame_bytes, data_bytes=0, coding=coding)
 
 
-def _numbers(raw: bytes, head: WavHead) -> np.ndarray[Any, Any]:
-    """The samples as they are written. Three bytes become the upper three of four, which keeps their range."""
+def _samples(raw: bytes, head: WavHead) -> np.ndarray[Any, Any]:
+    """Between -1 and 1: whole numbers by their range, 8 bits around 128; floats as they are."""
     if head.coding == FLOAT:
-        return np.frombuffer(raw, dtype=f"<f{head.width}")
-    if head.width != 3:
-        return np.frombuffer(raw, dtype="u1" if head.width == 1 else f"<i{head.width}")
-    wide = np.zeros((len(raw) // 3, 4), dtype=np.uint8)
-    wide[:, 1:] = np.frombuffer(raw, dtype=np.uint8).reshape(-1, 3)
-    return wide.view("<i4").reshape(-1)
-
-
-def _between_ones(data: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Integers by their range, 8 bits around 128; floats as they are."""
-    if data.dtype.kind == "f":
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is reported as such
-            return data.astype(np.float32)
-    if data.dtype == np.uint8:
-        return (data.astype(np.float32) - 128) / 128
+            return np.frombuffer(raw, dtype=f"<f{head.width}").astype(np.float32)
+    if head.width == 1:
+        return (np.frombuffer(raw, dtype=np.uint8).astype(np.float32) - 128) / 128
+    if head.width == 3:  # three bytes become the upper three of four, which keeps their range
+        wide = np.zeros((len(raw) // 3, 4), dtype=np.uint8)
+        wide[:, 1:] = np.frombuffer(raw, dtype=np.uint8).reshape(-1, 3)
+        data = wide.view("<i4").reshape(-1)
+    else:
+        data = np.frombuffer(raw, dtype=f"<i{head.width}")
     return (data / -float(np.iinfo(data.dtype).min)).astype(np.float32)

@@ -8,25 +8,62 @@ sounds are looked up, and opened when they are needed. `new_rows` reads a table 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from meq.data.contract import DataSet, Modality, Rows
+from meq.data.content import ABSOLUTE, URL, Tree
+from meq.data.contract import DataSet, Example, Rows, plain_example
+from meq.data.files import BadRowError, parse_rows
 from meq.data.findings import DataError, Findings
 from meq.data.metrics import ACCURACY
-from meq.data.splitting import FRACTIONS, Fractions, named_fractions, split_by_fractions, torn_apart
-from meq.data.table_columns import COLUMN_KINDS, FileColumn, ModalityColumn, modality_named
+from meq.data.splitting import (
+    FRACTIONS,
+    SYNONYMS,
+    Fractions,
+    named_fractions,
+    split_by_fractions,
+    split_called,
+    torn_apart,
+)
+from meq.data.table_columns import (
+    COLUMN_KINDS,
+    TASKS,
+    FileColumn,
+    ModalityColumn,
+    Task,
+    is_empty,
+    make_task,
+    modality_named,
+    plain_text,
+)
 from meq.data.table_files import TableFile, open_table
-from meq.data.table_labels import TASKS, Task, make_task
-from meq.data.table_rows import RowReader, SingleColumns, TableRow, no_row, read_rows_or_say_why
-from meq.options import checked_options
+from meq.options import checked_options, nearest
 
 Names = Sequence[str] | str
 """Column names, or one."""
 ALL = "all"
 """The one split of new rows without a column of splits."""
+LOOKED_AT = 3
+"""Names of missing files that are looked for elsewhere."""
+FOLDERS = 50
+"""Folders that they are looked for in."""
+ROOT = "on the command line root is the folder after the table"
+BY_KIND = {
+    "missing label": "is {label!r} the column of labels?",
+    "wrong label": "is {label!r} the column of labels, and is the task the right one?",
+    "wrong split": "is it the column of splits? Without one, rows are split by fractions",
+    "wrong numbers": "is it a column of numbers? Columns of texts are named with texts=, or --text",
+    "wrong text": "is it a column of texts? Columns of numbers are named with vectors=, or --vector",
+    "wrong path": "is it the column of paths?",
+    "wrong CSV": "are its cells separated by another character? Give it as delimiter=, or --set delimiter=';'",
+    "wrong encoding": "save the file as UTF-8",
+    "wrong JSON": "each line must be one JSON object",
+    "duplicate id": "is it the column of ids? Without one, rows are known by their line",
+}
 
 
 @checked_options
@@ -77,10 +114,16 @@ def table(
         make_task(task, label, labels.split(",") if isinstance(labels, str) else labels, separator),
         single=SingleColumns(label=label, id=id, split=split, group=group),
     )
-    rows = read_rows_or_say_why(reader, findings)
+    rows = reader.read(findings)
     if not rows:
-        raise no_row(reader, findings, "no row can be used")
-    modalities = _settled(reader, rows)
+        raise reader.no_row(findings, "no row can be used")
+    modalities = {}
+    for at, modality in enumerate(reader.modalities):
+        kept = [row.cells[at] for row in rows if row.cells[at] is not None]
+        if not kept:
+            empty = ", ".join(map(repr, modality.columns))
+            raise DataError(f"{file.path}: {empty} is empty in every row; leave it out")
+        modalities[modality.name] = modality.settle(kept)
     rows = reader.agreeing(rows, findings)
     reader.task.settle([row.label for row in rows])
     places = (
@@ -124,18 +167,6 @@ def _root(path: Path, root: Path | str | None) -> Path:
     if not folder.is_dir():
         raise DataError(f"{folder} is not a folder; root is the folder that the paths of pictures and sounds begin at")
     return folder
-
-
-def _settled(reader: RowReader, rows: Sequence[TableRow]) -> dict[str, Modality]:
-    """What each modality is, now that all rows are known."""
-    kinds = {}
-    for at, modality in enumerate(reader.modalities):
-        kept = [row.cells[at] for row in rows if row.cells[at] is not None]
-        if not kept:
-            names = ", ".join(map(repr, modality.columns))
-            raise DataError(f"{reader.file.path}: {names} is empty in every row; leave it out")
-        kinds[modality.name] = modality.settle(kept)
-    return kinds
 
 
 def _parts(
@@ -224,7 +255,7 @@ def new_rows(
     error. Without `single.label` the examples have no target; a label must be among those known.
     """
     findings = findings if findings is not None else Findings()
-    single = single or SingleColumns(label=None, id=None, split=None, group=None)
+    single = single or SingleColumns()
     file = open_table(path, delimiter=delimiter)
     wanted = [column for columns in known.columns.values() for column in columns]
     try:
@@ -238,9 +269,9 @@ def new_rows(
     task = _known_task(known, single.label)
     reader = RowReader(file, modalities, task, single=single)
     kinds = {modality.name: modality.settle(()) for modality in modalities}
-    rows = reader.agreeing(read_rows_or_say_why(reader, findings), findings)
+    rows = reader.agreeing(reader.read(findings), findings)
     if not rows:
-        raise no_row(reader, findings, "there is no row to read in it")
+        raise reader.no_row(findings, "there is no row to read in it")
     splits: dict[str, list[TableRow]] = {}
     for row in rows:
         splits.setdefault(row.split or ALL, []).append(row)
@@ -282,3 +313,207 @@ def _known_task(known: TableSchema, label: str | None) -> Task:
     if known.head not in TASKS:
         raise DataError(f"a table has no labels of the kind {known.head!r}")
     return make_task(known.head, label, None if known.head == "score" else list(known.labels), known.separator)
+
+
+# -- from lines to rows that are small to keep, and from a row to its example ------------------------------------------
+
+
+class TableRow(NamedTuple):
+    """What is kept of a row until its example is asked for."""
+
+    line: int
+    id: str
+    group: str
+    split: str
+    label: Any
+    cells: tuple[Any, ...]
+    """One per modality, None where it is missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleColumns:
+    """The columns that are no modality."""
+
+    label: str | None = None
+    """None for rows that are there to be answered."""
+    id: str | None = None
+    split: str | None = None
+    group: str | None = None
+
+
+class RowReader:
+    """From the lines of a file to rows, and from a row to its example."""
+
+    def __init__(
+        self, file: TableFile, modalities: Sequence[ModalityColumn], task: Task, *, single: SingleColumns
+    ) -> None:
+        self.file, self.modalities, self.task, self.single = file, modalities, task, single
+        wanted = [name for name in (single.label, single.id, single.split, single.group) if name is not None]
+        for name in wanted:
+            if file.expand([name])[name] != [name]:
+                raise DataError(f"{name!r} must name one column, not a pattern of several")
+        used = Counter(column for modality in modalities for column in modality.columns)
+        for column, count in used.items():
+            if column == single.label:
+                raise DataError(f"{column!r} is the label, and would be an input too; a model would only copy it")
+            if count > 1:
+                raise DataError(f"the column {column!r} is named for more than one modality")
+        self.columns = [column for modality in modalities for column in modality.columns] + wanted
+        place = {column: at for at, column in enumerate(self.columns)}
+        self.places = [[place[column] for column in modality.columns] for modality in modalities]
+        self.at = {name: place[name] for name in wanted}
+        files = [
+            at for at, x in enumerate(modalities) if isinstance(x, FileColumn) and single.group in (None, x.columns[0])
+        ]
+        self.group_file = files[0] if files else None
+        """The modality that rows are grouped by, if they are grouped by a picture or a sound."""
+
+    @property
+    def grouped_by(self) -> str | None:
+        return self.single.group or (None if self.group_file is None else self.modalities[self.group_file].columns[0])
+
+    def read(self, findings: Findings) -> list[TableRow]:
+        """The rows of the table. Where bad rows are errors and no file was found, the error gives the remedy too."""
+        try:
+            records = self.file.rows(self.columns, findings)
+            return parse_rows(records, self._row, file=self.file.path, findings=findings)
+        except DataError as error:
+            advice = self._file_remedy()
+            if findings.on_bad == "skip" or advice is None:
+                raise
+            raise DataError(*error.args, advice) from error
+
+    def no_row(self, findings: Findings, message: str) -> DataError:
+        """The error that no row can be used: how many were left out and why, the first of them, and what to do."""
+        if not len(findings):
+            return DataError(f"{self.file.path}: {message}; the file holds no rows")
+        counted = f"{self.file.path}: {message}; {len(findings)} were left out: {dict(findings.counts)}"
+        kind, _ = findings.counts.most_common(1)[0]
+        advice = self._file_remedy() or BY_KIND.get(kind, "").format(label=self.single.label)
+        return DataError(counted, *findings.first(), *([advice] if advice else []))
+
+    def _file_remedy(self) -> str | None:
+        """For the first column of pictures or sounds none of which was found."""
+        for modality in self.modalities:
+            if isinstance(modality, FileColumn) and modality.files.missed and not modality.files.any_found:
+                return _remedy(self.file.path, modality.columns[0], modality.files)
+        return None
+
+    def agreeing(self, rows: Sequence[TableRow], findings: Findings) -> list[TableRow]:
+        """The rows that fit what is known of each modality; the others, of another width, are reported."""
+        kept = []
+        for row in rows:
+            pairs = zip(self.modalities, row.cells, strict=True)
+            wrong = [modality.wrong(cell) for modality, cell in pairs if cell is not None]
+            message = next((each for each in wrong if each is not None), None)
+            if message is None:
+                kept.append(row)
+            else:
+                findings.report("wrong width", message, file=self.file.path, line=row.line)
+        return kept
+
+    def example(self, row: TableRow) -> Example:
+        pairs = zip(self.modalities, row.cells, strict=True)
+        content = {modality.name: modality.content(kept) for modality, kept in pairs if kept is not None}
+        target = None if self.single.label is None else self.task.target(row.label)
+        return plain_example(id=row.id, content=content, target=target, facts={"line": row.line})
+
+    def _row(self, line: int, cells: Sequence[Any]) -> TableRow:
+        pairs = zip(self.modalities, self.places, strict=True)
+        kept = tuple([modality.keep([cells[at] for at in places]) for modality, places in pairs])
+        if all([each is None for each in kept]):  # noqa: C419, a list is faster than a generator, and this runs per row
+            raise BadRowError("empty row", "every modality is missing: there is nothing to read")
+        column = self.single.label
+        label = None if column is None else self.task.keep(cells[self.at[column]])
+        name = self._id(line, cells)
+        return TableRow(line, name, self._group(name, line, cells, kept), self._split(cells), label, kept)
+
+    def _id(self, line: int, cells: Sequence[Any]) -> str:
+        if self.single.id is None:
+            return f"{self.file.path.stem}-{line}"
+        cell = cells[self.at[self.single.id]]
+        if is_empty(cell):
+            raise BadRowError("missing id", f"there is no id in column {self.single.id!r}")
+        return plain_text(cell, self.single.id, "missing id")
+
+    def _group(self, name: str, line: int, cells: Sequence[Any], kept: Sequence[Any]) -> str:
+        if self.group_file is not None:
+            cell = kept[self.group_file]
+        else:
+            cell = None if self.single.group is None else cells[self.at[self.single.group]]
+        if not is_empty(cell):
+            return "group " + plain_text(cell, str(self.single.group), "wrong group")
+        return f"row {line:012d}" if self.single.id is None else f"row {name}"
+
+    def _split(self, cells: Sequence[Any]) -> str:
+        if self.single.split is None:
+            return ""
+        cell = cells[self.at[self.single.split]]
+        name = None if is_empty(cell) else plain_text(cell, self.single.split, "wrong split")
+        called = None if name is None else split_called(name)
+        if called is None:
+            trouble = "is empty" if name is None else f"says {name!r}: {nearest(name, SYNONYMS)}"
+            raise BadRowError("wrong split", f"column {self.single.split!r} {trouble}")
+        return called
+
+
+# -- where no file of a column was found: the mistake that is likely behind it -----------------------------------------
+
+
+def _remedy(table: Path, column: str, files: Tree) -> str:
+    names = files.missed
+    if any(URL.match(name) for name in names):
+        return f"column {column!r} holds addresses: download the {files.noun}s first, and write their paths there"
+    if all(ABSOLUTE.match(name) for name in names):
+        try:
+            above = os.path.commonpath([os.path.dirname(name) for name in names]) or os.sep
+        except ValueError:  # absolute on another system, or on several drives
+            above = "the folder above them"
+        outside = f"the paths in {column!r} are absolute and lie outside of {files.folder}"
+        return f"{outside}: give {above} as root; {ROOT}"
+    if any(".." in name.split("/") for name in names):
+        return f"the paths in {column!r} go up with '..': write them relative to a folder above, and give that as root"
+    elsewhere = _found_elsewhere(table, files)
+    if elsewhere is not None:
+        return elsewhere
+    if all(" " in name and not Path(name).suffix.strip(".").isalnum() for name in names):
+        return f"the cells of {column!r} read like texts, not like paths: are the columns swapped?"
+    begin = f"is {files.folder} the folder that the paths in {column!r} start from?"
+    return f"{begin} If not, give that folder as root; {ROOT}"
+
+
+def _found_elsewhere(table: Path, files: Tree) -> str | None:
+    for name in files.missed[:LOOKED_AT]:
+        if ABSOLUTE.match(name):
+            continue
+        for folder in _places(table.parent, files.folder):
+            if _is_file(folder / name):
+                return f"{name!r} lies in {folder}: give that as root; {ROOT}"
+        ending = next(
+            (end for end in (".jpg", ".png", ".jpeg", ".wav") if _is_file(files.folder / f"{name}{end}")), None
+        )
+        if ending is not None:
+            return f"the names lack their ending: there is a {files.noun} {name + ending!r}"
+        if "/" in name and _is_file(files.folder / Path(name).name):
+            return f"{Path(name).name!r} lies in {files.folder} itself: leave the folder out of the paths"
+    return None
+
+
+def _places(*near: Path) -> Iterator[Path]:
+    """Folders above and below the ones where the files should be."""
+    for folder in near:
+        yield folder
+        yield folder.parent
+        try:
+            with os.scandir(folder) as entries:
+                below = sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        except OSError:  # not ours to read: then nothing is suggested from there
+            continue
+        yield from (folder / name for name in below[:FOLDERS])
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that no file can have
+        return False

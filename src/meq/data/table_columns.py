@@ -1,34 +1,31 @@
-"""What the columns of a table mean: paths of pictures or sounds, texts, numbers. One class per kind, see COLUMN_KINDS.
+"""What the columns of a table mean. A cell that cannot be used is a `BadRowError`.
 
-A column, or several as one, becomes a modality. An empty cell, null or NaN is a missing modality. Everything else that
-cannot be used is a `BadRowError`.
+Paths of pictures or sounds, texts, numbers: a column, or several as one, becomes a modality, and an empty cell, null or
+NaN is a missing modality. One class per kind, see COLUMN_KINDS. The label column asks for one class, any of several
+labels, or a number: see TASKS.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import posixpath
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from meq.data.content import PictureFile, SoundFile
+from meq.data.content import PictureFile, SoundFile, Tree
 from meq.data.contract import Modality, ModalityKind, features
 from meq.data.files import BadRowError, text_of
 from meq.data.findings import DataError
+from meq.data.metrics import ACCURACY, EXACT_MATCH, MICRO_F1, NEGATIVE_MAE, PEARSON, R2, Metric
+from meq.options import nearest
 from meq.records import JsonError, parse_json
 
-URL = re.compile(r"^([a-z][a-z0-9+.-]+://|data:)", re.IGNORECASE)
-ABSOLUTE = re.compile(r"[/\\]|[a-z]:[/\\]", re.IGNORECASE)
-"""On any system: a table that is refused on one must not be read on another."""
-MISSED = 20
 MODULE_NAMES = """
     T_destination _apply _call_impl _compiled_call_impl _get_backward_hooks _get_backward_pre_hooks _get_name
     _key_to_attr _load_from_state_dict _maybe_warn_non_full_backward_hook _named_members
@@ -45,6 +42,8 @@ MODULE_NAMES = """
 """
 """What `torch.nn.ModuleDict` and `ParameterDict` call their own parts: no modality can have such a name. Written out,
 since importing torch to look takes seconds; a test compares."""
+MANY_CLASSES = 10
+"""With more classes than this, and than half of the rows, a column of classes is taken for a mistake."""
 NO_NUMBERS = ("", "nan", "null", "none")
 """How a text says that there are no numbers here."""
 
@@ -117,8 +116,8 @@ class FileColumn(ModalityColumn):
     opened_by: ClassVar[type[PictureFile] | type[SoundFile]]
 
     @cached_property
-    def files(self) -> FileLookup:
-        return FileLookup(self.root, noun=self.noun)
+    def files(self) -> Tree:
+        return Tree(self.root, noun=self.noun)
 
     def keep(self, cells: Sequence[Any]) -> str | None:
         if is_empty(cells[0]):
@@ -127,10 +126,11 @@ class FileColumn(ModalityColumn):
             raise BadRowError(
                 "wrong path", f"column {self.columns[0]!r} holds a {_kind_of(cells[0])}, not a {self.noun}'s path"
             )
-        found = self.files.find(cells[0].strip())
-        if isinstance(found, BadRowError):
-            raise BadRowError(found.kind, f"column {self.columns[0]!r}: {found}")
-        return found
+        try:
+            return self.files.find(cells[0].strip())
+        except BadRowError as bad:
+            advice = "; set root to a folder that holds it" if bad.kind == "path outside" else ""
+            raise BadRowError(bad.kind, f"column {self.columns[0]!r}: {bad}{advice}") from None
 
     def content(self, kept: str) -> PictureFile | SoundFile:
         return self.opened_by(self.root / kept, self.root)
@@ -205,122 +205,6 @@ COLUMN_KINDS: Mapping[str, type[ModalityColumn]] = {
     "vectors": VectorColumn,
 }
 """By the option of `meq.data.table`, and the field of `DataRequest`, that names such columns."""
-
-
-class FileLookup:
-    """The folder below which all files of a column lie; every folder in it is listed once, when it is first needed."""
-
-    def __init__(self, root: Path, *, noun: str) -> None:
-        self.root, self.noun = root, noun
-        self.true_root = root.resolve()
-        self.roots = (os.path.abspath(root), str(self.true_root))
-        self.any_found = False
-        self.missed: list[str] = []
-        """The first names that could not be used, for advice on what is wrong with all of them."""
-        self._folders: dict[str, dict[str, bool | None] | BadRowError] = {}
-        self._found: dict[str, str | BadRowError] = {}
-
-    def find(self, name: str) -> str | BadRowError:
-        """The name in its plain form, `a.jpg` for `./a.jpg`, or why it cannot be used; asked again, it is known.
-
-        Two rows hold the same file if the plain forms are the same.
-        """
-        if name not in self._found:
-            try:
-                self._found[name] = self._find(name)
-                self.any_found = True
-            except BadRowError as bad:
-                self._found[name] = bad.with_traceback(None)
-                if len(self.missed) < MISSED:
-                    self.missed.append(name)
-        return self._found[name]
-
-    def _find(self, name: str) -> str:
-        name = self._relative(name)
-        self._refuse(name)
-        path = posixpath.normpath(name)
-        parent, file = posixpath.split(path)
-        folder = self._folder(parent)
-        if file not in folder:
-            hint = "; write paths with /" if "\\" in name else ""
-            raise BadRowError(f"missing {self.noun}", f"there is no {self.noun} {name!r} below {self.root}{hint}")
-        is_symlink = folder[file]
-        if is_symlink is None:
-            raise BadRowError("wrong path", f"{name!r} is a pipe, a socket or a device, not a {self.noun}")
-        if is_symlink:
-            self._check_inside(path)
-            if not (self.root / path).is_file():
-                raise BadRowError(f"missing {self.noun}", f"{path!r} is a symlink that leads to no file")
-        return path
-
-    def _relative(self, name: str) -> str:
-        """An absolute path below the root as the relative one; any other name as it is."""
-        if not os.path.isabs(name) or ".." in re.split(r"[/\\]", name):
-            return name
-        plain = os.path.normpath(name)
-        for root in self.roots:
-            if plain.startswith(root.rstrip(os.sep) + os.sep):
-                return os.path.relpath(plain, root).replace(os.sep, "/")
-        return name
-
-    def _refuse(self, name: str) -> None:
-        """An error for names that are never looked for: addresses, and paths that leave the root."""
-        if URL.match(name):
-            raise BadRowError(
-                "wrong path", f"{name[:80]!r} is an address; download the {self.noun} and give the file's path"
-            )
-        if ABSOLUTE.match(name):
-            raise BadRowError(
-                "path outside",
-                f"{name!r} is an absolute path outside of {self.root}; set root to a folder that holds it",
-            )
-        if ".." in name and ".." in re.split(r"[/\\]", name):
-            raise BadRowError(
-                "path outside", f"{name!r} goes up with '..', which is not followed; set root to a folder above"
-            )
-        if "\0" in name:
-            raise BadRowError("wrong path", f"{name!r} is no file name")
-
-    def _folder(self, name: str) -> dict[str, bool | None]:
-        """The files of a folder, each with whether it is a symlink; none without a folder.
-
-        None for pipes, sockets and devices, which are never opened.
-        """
-        if name not in self._folders:
-            try:
-                self._folders[name] = self._list(name)
-            except BadRowError as bad:
-                self._folders[name] = bad.with_traceback(None)
-        found = self._folders[name]
-        if isinstance(found, BadRowError):
-            raise BadRowError(found.kind, str(found))
-        return found
-
-    def _list(self, name: str) -> dict[str, bool | None]:
-        self._check_inside(name)
-        try:
-            with os.scandir(self.root / name) as entries:
-                files = [entry for entry in entries if not entry.is_dir(follow_symlinks=False)]
-                return {
-                    entry.name: True if entry.is_symlink() else False if entry.is_file(follow_symlinks=False) else None
-                    for entry in files
-                }
-        except (FileNotFoundError, NotADirectoryError):
-            return {}
-        except OSError as error:
-            raise BadRowError(
-                f"missing {self.noun}", f"the folder {name!r} cannot be read: {error.strerror}"
-            ) from error
-
-    def _check_inside(self, name: str) -> None:
-        try:
-            inside = (self.root / name).resolve().is_relative_to(self.true_root)
-        except (OSError, RuntimeError):  # a circle of symlinks leads nowhere
-            inside = False
-        if not inside:
-            raise BadRowError(
-                "path outside", f"{name!r} is a symlink that leads outside of {self.root}, and is not followed"
-            )
 
 
 def read_numbers(cell: Any, column: str) -> np.ndarray[Any, Any] | None:
@@ -398,3 +282,187 @@ def _kind_of(cell: Any) -> str:
 def _short(cell: Any) -> str:
     text = cell if isinstance(cell, str) else str(cell)
     return repr(text if len(text) <= 40 else f"{text[:37]}...")
+
+
+# -- labels ------------------------------------------------------------------------------------------------------------
+
+
+class Task(ABC):
+    """How the cells of the label column become targets."""
+
+    head: str
+    """A kind of head (`meq.models.heads`)."""
+    metric: Metric
+    also: tuple[Metric, ...] = ()
+
+    def __init__(self, column: str, labels: Sequence[str] | None) -> None:
+        self.column = column
+        self.given = labels is not None
+        self.labels: tuple[str, ...] = tuple(labels or ())
+        self.places = {name: place for place, name in enumerate(self.labels)}
+        if labels is not None and (len(self.places) < 2 or len(self.places) < len(self.labels)):
+            raise DataError(f"labels must be at least two different names, got {list(labels)}")
+
+    @abstractmethod
+    def keep(self, cell: Any) -> Any:
+        """What to keep of a cell; BadRowError if it is no label."""
+
+    @abstractmethod
+    def target(self, kept: Any) -> Any:
+        """What the head is trained towards, as a number or an array."""
+
+    def settle(self, kept: Sequence[Any]) -> None:
+        """Fix the labels, once those of all rows were seen."""
+        names = self._count(kept)
+        if self.given:
+            return
+        if len(names) < 2:
+            source = f"the label column {self.column!r}"
+            raise DataError(f"{source} holds a single label, {_listed(names)}; there is nothing to tell apart")
+        # numbers by value if all are numbers, else by the alphabet: so false comes before true, and no before yes
+        numbers = all(map(_is_number, names))
+        self.labels = tuple(sorted(names, key=lambda name: (float(name), name) if numbers else (0.0, name)))
+        self.places = {name: place for place, name in enumerate(self.labels)}
+
+    def counts(self, kept: Sequence[Any]) -> dict[str, Any]:
+        """What a split's labels are, for the record."""
+        names = self._count(kept)
+        return {name: names[name] for name in self.labels}
+
+    def unseen(self, kept: Mapping[str, Sequence[Any]]) -> list[str]:
+        """Labels that occur, but never in train, in words."""
+        counts = {split: self._count(rows) for split, rows in kept.items()}
+        train = counts["train"]
+        absent = [name for name in self.labels if not train[name] and any(count[name] for count in counts.values())]
+        return [
+            f"the label {name!r} never occurs in train ({_listed({s: n[name] for s, n in counts.items() if n[name]})})"
+            for name in absent
+        ]
+
+    def _count(self, kept: Sequence[Any]) -> Counter[str]:
+        """How often each label occurs in what was kept of some rows."""
+        return Counter()
+
+    def _check_known(self, name: str) -> None:
+        if self.given and name not in self.places:
+            raise BadRowError("wrong label", f"{name!r} is none of the labels: {nearest(name, self.labels)}")
+
+
+class Classes(Task):
+    """One of several classes."""
+
+    head, metric = "classes", ACCURACY
+
+    def keep(self, cell: Any) -> str:
+        name = _label(cell, self.column)
+        self._check_known(name)
+        return name
+
+    def target(self, kept: str) -> int:
+        return self.places[kept]
+
+    def settle(self, kept: Sequence[str]) -> None:
+        names = Counter(kept)
+        if not self.given and len(names) > max(MANY_CLASSES, len(kept) / 2):
+            advice = "task='score'" if all(map(_is_number, names)) else "another column, or list the labels"
+            raise DataError(
+                f"the label column {self.column!r} holds {len(names)} different values in {len(kept)} rows, too many "
+                f"for classes; do you mean {advice}?"
+            )
+        super().settle(kept)
+
+    def _count(self, kept: Sequence[str]) -> Counter[str]:
+        return Counter(kept)
+
+
+class AnyLabels(Task):
+    """Any number of labels: a list, or a text with a separator between them. An empty list is none of them."""
+
+    head, metric, also = "labels", MICRO_F1, (EXACT_MATCH,)
+
+    def __init__(self, column: str, labels: Sequence[str] | None, separator: str = "|") -> None:
+        super().__init__(column, labels)
+        self.separator = separator
+
+    def keep(self, cell: Any) -> tuple[str, ...]:
+        if isinstance(cell, np.ndarray):
+            cell = cell.tolist()
+        if not isinstance(cell, list):
+            cell = [part for part in _label(cell, self.column).split(self.separator) if part.strip()]
+        names = tuple(sorted({_label(part, self.column) for part in cell}))
+        for name in names:
+            self._check_known(name)
+        return names
+
+    def target(self, kept: tuple[str, ...]) -> np.ndarray[Any, Any]:
+        target = np.zeros(len(self.labels), dtype=np.float32)
+        target[[self.places[name] for name in kept]] = 1
+        return target
+
+    def _count(self, kept: Sequence[tuple[str, ...]]) -> Counter[str]:
+        return Counter(name for names in kept for name in names)
+
+
+class Score(Task):
+    """A number. Its one output is named after the column."""
+
+    head, metric, also = "score", R2, (PEARSON, NEGATIVE_MAE)
+
+    def __init__(self, column: str, labels: Sequence[str] | None) -> None:
+        if labels is not None:
+            raise DataError("a score is a number and has no labels; leave them out, or choose task='classes'")
+        super().__init__(column, None)
+        self.labels = (column,)
+
+    def keep(self, cell: Any) -> float:
+        text = _label(cell, self.column)
+        if isinstance(cell, bool) or not _is_number(text):
+            raise BadRowError(
+                "wrong label", f"the label {text!r} in column {self.column!r} is no number, as a score must be"
+            )
+        number = float(text)
+        if not math.isfinite(number) or abs(number) > float(np.finfo(np.float32).max):
+            raise BadRowError("not finite", f"the label in column {self.column!r} is {text}")
+        return number
+
+    def target(self, kept: float) -> float:
+        return kept
+
+    def settle(self, kept: Sequence[float]) -> None:
+        if len(set(kept)) < 2:
+            raise DataError(f"the label column {self.column!r} holds {kept[0]} in every row; there is nothing to learn")
+
+    def counts(self, kept: Sequence[float]) -> dict[str, Any]:
+        numbers = np.asarray(kept)
+        summary: dict[str, Callable[..., Any]] = {"mean": np.mean, "std": np.std, "min": np.min, "max": np.max}
+        return {name: float(function(numbers)) for name, function in summary.items()}
+
+
+TASKS: Mapping[str, type[Task]] = {"classes": Classes, "labels": AnyLabels, "score": Score}
+
+
+def make_task(name: str, column: str, labels: Sequence[str] | None, separator: str) -> Task:
+    if name not in TASKS:
+        raise DataError(f"there is no task {name!r}: {nearest(name, TASKS)}")
+    if name == "labels":
+        if not separator:
+            raise DataError("the separator between labels must not be empty")
+        return AnyLabels(column, labels, separator)
+    return TASKS[name](column, labels)
+
+
+def _label(cell: Any, column: str) -> str:
+    if is_empty(cell) or (isinstance(cell, str) and cell.strip().lower() == "nan"):
+        raise BadRowError("missing label", f"there is no label in column {column!r}")
+    return plain_text(cell, column, "wrong label")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return not math.isnan(float(text))
+    except ValueError:
+        return False
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name!r}: {count}" for name, count in counts.items()) or "none"

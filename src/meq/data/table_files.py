@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from meq.data.files import BOM, MAX_LINE_BYTES, json_lines, numbered_lines, open_regular
+from meq.data.files import BOM, MAX_LINE_BYTES, explained, json_lines, numbered_lines, open_regular
 from meq.data.findings import DataError, Findings
 from meq.errors import shown
 from meq.options import nearest
@@ -138,8 +138,7 @@ class CsvFile(TableFile):
     def _reader(self, file: BinaryIO) -> tuple[Any, Broken]:
         """A reader of cells, and the lines that are no UTF-8 or too long among those it has read."""
         broken: Broken = {}
-        lines = _lines(self.path, file, broken)
-        return csv.reader((text for _, text in lines), delimiter=self.delimiter, strict=True), broken
+        return csv.reader(_lines(self.path, file, broken), delimiter=self.delimiter, strict=True), broken
 
     def _header(self, reader: Any, broken: Broken) -> list[str]:
         try:
@@ -196,7 +195,7 @@ class ParquetFile(TableFile):
             batches = file.iter_batches(batch_size=BATCH_ROWS, columns=list(dict.fromkeys(columns)))
             line = 0
             while True:
-                with _explained(f"{self.path}: broken after row {line}"):
+                with explained(f"{self.path}: broken after row {line}"):
                     batch = next(batches, None)
                     if batch is None:
                         return
@@ -206,13 +205,13 @@ class ParquetFile(TableFile):
                     yield line, list(row)
 
 
-def _lines(path: Path, file: BinaryIO, broken: Broken) -> Iterator[tuple[int, str]]:
-    """Numbered lines of text; those that cannot be used are noted in `broken`, with the place of what is wrong."""
+def _lines(path: Path, file: BinaryIO, broken: Broken) -> Iterator[str]:
+    """Lines of text; those that cannot be used are noted in `broken`, with the place of what is wrong."""
     offset = 0
     for number, raw in numbered_lines(file):
         if raw is None:
             broken[number] = "long line", f"a line of more than {MAX_LINE_BYTES:,} bytes, which is not read"
-            yield number, "\n"
+            yield "\n"
             offset = file.tell()
             continue
         if number == 1:
@@ -230,7 +229,7 @@ def _lines(path: Path, file: BinaryIO, broken: Broken) -> Iterator[tuple[int, st
             broken[number] = "wrong encoding", message
             text = text.replace("\0", " ")
         offset += len(raw)
-        yield number, text
+        yield text
 
 
 def _csv_trouble(error: csv.Error) -> str:
@@ -261,20 +260,10 @@ def _opened_parquet(path: Path) -> Iterator[Any]:
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
     with open_regular(path) as regular:
-        with _explained(f"{path}: not a readable Parquet file"):
+        with explained(f"{path}: not a readable Parquet file"):
             file = pq.ParquetFile(regular)
         with file:
             yield file
-
-
-@contextmanager
-def _explained(what: str) -> Iterator[None]:
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError) as error:
-        raise DataError(f"{what}: {str(error) or type(error).__name__}") from error
 
 
 def _check_sizes(path: Path, metadata: Any, columns: Sequence[str]) -> None:

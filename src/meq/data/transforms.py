@@ -60,8 +60,8 @@ class Standardisation:
         scales = {name: (torch.tensor(self.mean[name]), torch.tensor(self.std[name])) for name in self.mean}
 
         def make(example: Example) -> Example:
-            changed = {name: _scaled(x, scales.get(name)) for name, x in example.content.items()}
-            return replace(example, content=changed)
+            scaled = {name: _scaled(x, *scales[name]) for name, x in example.content.items() if name in scales}
+            return replace(example, content={**example.content, **scaled})
 
         return _changed(data, make, {"standardised": list(self.mean)})
 
@@ -128,14 +128,9 @@ class _Moments:
         return torch.where(std > self.largest * torch.finfo(torch.float32).eps, std, 1.0)
 
 
-def _scaled(content: Content, scale: tuple[Tensor, Tensor] | None) -> Content:
-    from torch import Tensor
-
-    if scale is None:
-        return content
-    if isinstance(content, tuple):
-        return tuple((x - scale[0]) / scale[1] for x in content if isinstance(x, Tensor))
-    return (content - scale[0]) / scale[1] if isinstance(content, Tensor) else content
+def _scaled(content: Content, mean: Tensor, std: Tensor) -> Content:
+    scaled = tuple((x - mean) / std for x in tensors_of(content))
+    return scaled if isinstance(content, tuple) else scaled[0] if scaled else content
 
 
 def blank(data: DataSet, modalities: Sequence[str]) -> DataSet:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from meq.data.content import Content, PictureFile, Regions, Tree, check_inside, need_one_of, split_files
+from meq.data.content import Content, PictureFile, Regions, Tree, need_one_of, split_files
 from meq.data.contract import REGIONS, TEXT, DataSet, Example, Rows, Split, filled, plain_example
 from meq.data.files import BadRowError, described, read_json, read_rows, text_of, whole_number, with_labels
 from meq.data.findings import DataError, Findings, check_choice
@@ -97,6 +97,7 @@ class Scenes:
 
     def __init__(self, folder: Path, root: Path, findings: Findings) -> None:
         self.folder, self.root, self.findings = folder, root, findings
+        self.files = Tree(folder, root, noun="metadata")
         self._reported: set[tuple[str, str]] = set()
 
     def regions(self, name: str, objects: Sequence[str]) -> tuple[tuple[Box, ...], tuple[str, ...]] | None:
@@ -218,13 +219,10 @@ class _Reader:
                 raise BadRowError("missing key", "the record has no 'answer_label', and rationales are for an answer")
             answers = _choices(record, "answer_choices", names)
             lead = f"{lead} {answers[_label(record, 'answer_label')]}"
-        metadata = check_inside(text_of(record, "metadata_fn"))
-        if metadata not in self.pictures:
-            raise BadRowError("missing metadata", f"the boxes {metadata!r} are not in {self.pictures.folder}")
         return _Row(
             id=text_of(record, "annot_id"),
-            picture=self.pictures.check_picture(text_of(record, "img_fn")),
-            metadata=metadata,
+            picture=self.pictures.find(text_of(record, "img_fn")),
+            metadata=self.scenes.files.find(text_of(record, "metadata_fn")),
             objects=names,
             lead=lead,
             choices=_choices(record, choices, names),

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 from meq.lazy import make_lazy
 
 if TYPE_CHECKING:
-    from meq.encoders.catalogue import EncoderError, make_encoder, register_encoder
-    from meq.encoders.choice import choose_encoders, default_encoders
+    from meq.encoders.catalogue import (
+        EncoderError,
+        choose_encoders,
+        default_encoders,
+        make_encoder,
+        register_encoder,
+    )
     from meq.encoders.contract import Encoder, Tokens
     from meq.encoders.encode import encode
     from meq.encoders.store import FeatureStore

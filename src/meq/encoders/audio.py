@@ -53,29 +53,26 @@ class TransformerAudio(Encoder):
         device: str = "cpu",
     ) -> None:
         source = find(model, kind=self.kind, revision=revision)
-        self.model, _ = load_part(
+        self.network, _ = load_part(
             source, None, reads=("input_values", "input_features"), noun="sounds", unused=ONLY_FOR_TRAINING
         )
-        for name, weight in self.model.named_parameters():
+        for name, weight in self.network.named_parameters():
             if name.endswith(ONLY_FOR_TRAINING):  # drawn at random where files lack it: the hash must not depend on it
                 weight.zero_()
-        self.model.to(device)
+        self.network.to(device)
         self.extractor = load_processor(source, "AutoFeatureExtractor", {})
         if not hasattr(self.extractor, "sampling_rate"):
             kind = type(self.extractor).__name__
             raise EncoderError(f"{source.name}: its {kind} names no sampling rate: it is not for sounds")
         self.rate = int(self.extractor.sampling_rate)
-        self.window = _window(self.model, self.extractor)
+        self.window = _window(self.network, self.extractor)
         self.max_seconds = _length(self.window, wanted=max_seconds, name=source.name)
-        self.name, self.revision = source.name, source.revision
-        self.weight_hash = weight_hash(self.model, source.folder, self.kind, self.max_seconds)
+        self.name = self.model = source.name
+        self.revision = source.revision
+        self.weight_hash = weight_hash(self.network, source.folder, self.kind, self.max_seconds)
         self.device = torch.device(device)
         self.truncated = 0
         self.width = int(self._hidden(np.zeros(self._least, np.float32))[0].shape[1])
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"model": self.name, "revision": self.revision, "max_seconds": self.max_seconds}
 
     def __call__(self, contents: Sequence[Content]) -> list[Tokens]:
         return [self._encode(content_of(SoundFile, content, self.name, "sounds")) for content in contents]
@@ -102,20 +99,20 @@ class TransformerAudio(Encoder):
         """The last hidden state (N W), and which of its tokens the extractor says are real (N)."""
         prepared = self.extractor(samples, sampling_rate=self.rate, return_tensors="pt")
         mask = prepared.get("attention_mask")
-        inputs = {self.model.main_input_name: prepared[self.model.main_input_name].to(self.device)}
+        inputs = {self.network.main_input_name: prepared[self.network.main_input_name].to(self.device)}
         if mask is not None and not bool(mask.all()):  # one that hides nothing says nothing, and WavLM warns of it
             inputs["attention_mask"] = mask.to(self.device)
-        hidden = getattr(self.model(**inputs), "last_hidden_state", None)
+        hidden = getattr(self.network(**inputs), "last_hidden_state", None)
         if not isinstance(hidden, Tensor) or hidden.ndim != 3:
-            raise EncoderError(f"{self.name} is a {type(self.model).__name__}, which gives no sequence of tokens")
+            raise EncoderError(f"{self.name} is a {type(self.network).__name__}, which gives no sequence of tokens")
         tokens = hidden[0].float().cpu()
         if mask is not None and mask.shape[1] == len(tokens):  # a mask of samples says nothing of tokens
             return tokens, mask[0].bool()
         return tokens, torch.ones(len(tokens), dtype=torch.bool)
 
     def _times(self, count: int, seconds: float) -> Float[Tensor, "N 2"]:
-        if _has_patches(self.model):
-            return _patch_times(self.model.config, count)
+        if _has_patches(self.network):
+            return _patch_times(self.network.config, count)
         edges = torch.linspace(0, self.window or seconds, count + 1, dtype=torch.float64)
         return torch.stack([edges[:-1], edges[1:]], dim=1)
 

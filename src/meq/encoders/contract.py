@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -13,6 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from meq.data.content import Content
+
+Progress = Callable[[str, int, int], None]
+"""Told what is being done, how much of it is done, and how much there is to do."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

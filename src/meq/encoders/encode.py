@@ -1,4 +1,9 @@
-"""From a data set of pictures, texts and sounds to one of features, kept in memory or in a feature store."""
+"""From a data set of pictures, texts and sounds to one of features, kept in memory or in a feature store.
+
+Every example is looked at first, and its contents are known by their fingerprints from then on: each distinct content
+is encoded once, however many examples hold it. Then encoder by encoder, until every content has its features. Examples
+of the data set that comes out are made, and their features read, when they are asked for.
+"""
 
 from __future__ import annotations
 
@@ -10,39 +15,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from meq.data.content import Content
+from meq.data.content import Content, Picture, Regions, SoundFile, fingerprint_of
 from meq.data.contract import DataSet, Example, Rows, Split, features, stamp_of
 from meq.data.findings import DataError, Finding, Findings, OnBad
-from meq.encoders.contract import Encoder, Tokens
+from meq.encoders.contract import Encoder, Progress, Tokens
+from meq.encoders.processes import Share, this_process
 from meq.encoders.store import Features, FeatureStore, Identity, Memory
-from meq.encoders.survey import (
-    Contents,
-    Keys,
-    Progress,
-    Share,
-    Survey,
-    as_error,
-    broken,
-    each_of,
-    name_of,
-    take_survey,
-    this_process,
-)
 from meq.encoders.writing import ShardWriter, filling, mend, refuse_too_little_room
 from meq.options import checked_options, nearest
 
 KEPT_EXAMPLES, KEPT_NUMBERS = 50_000, 64
 """Splits up to this size, with targets up to this size, are kept in memory but for their features."""
-
 BATCH = 32
 """Contents that are given to an encoder at once."""
 
-Bad = Callable[[bytes, Finding], None]
-"""Told of a content that cannot be encoded, by its key; may raise."""
-Source = Features | Memory
-"""Where features are read from."""
+Keys = bytes | tuple[bytes, ...] | None
+"""The fingerprint of one modality's content, or one per choice; None where the example lacks the modality."""
+Contents = Mapping[bytes, tuple[Split, int, str, int]]
+"""By key, where each distinct content is to be had: split, place, modality, choice. It is made when its turn comes."""
 Places = int | tuple[int, ...] | None
 """Where the features of one modality are, or those of each choice; None where the example lacks the modality."""
+Source = Features | Memory
+"""Where features are read from."""
 
 
 @checked_options
@@ -102,26 +96,34 @@ def encode_and_count(
     findings = Findings(on_bad)
     _check_encoders(data, encoders)
     where = None if store is None else FeatureStore.at(store)
-    share = Share() if where is None else this_process()
-    survey = take_survey(data, tuple(encoders), on_bad=on_bad, share=share, progress=progress)
-    work = _Encoding(survey, where, share, on_bad, progress)
+    work = _Encoding(data, tuple(encoders), where, on_bad, progress)
     alike: dict[Identity, list[str]] = {}  # modalities that are encoded alike share their features
     for name, encoder in encoders.items():
         alike.setdefault(Identity.of(encoder, "float32" if where is None else where.dtype), []).append(name)
     for identity, names in alike.items():
         work.run(identity, names, encoders[names[0]])
-    rows, left_out = _rows(survey, work, findings)
+    rows, left_out = work.rows(findings)
     if left_out and not any(rows.values()):
         message = f"{data.name}: nothing is left of its {sum(left_out.values()):,} examples, none could be encoded"
         raise DataError(message, *findings.first())
-    counts = {name: _count(name, rows, work) for name in encoders}
-    return Encoded(
-        data=_encoded(data, rows, work.sources, counts, left_out),
-        counts=counts,
-        left_out=left_out,
-        findings=findings,
-        mended=work.mended,
-    )
+    counts = {name: work.count(name, rows) for name in encoders}
+    splits: dict[str, Split] = {}
+    for split, examples in data.splits.items():
+        maker = ExampleMaker(examples, work.sources)
+        splits[split] = Rows(rows[split], maker, stamp=maker.stamp)
+    identities = {name: source.identity for name, source in work.sources.items()}
+    widths = {name: features(identity.width) for name, identity in identities.items()}
+    facts: dict[str, Any] = {
+        "encoders": {name: identity.name for name, identity in identities.items()},
+        "features": {
+            name: {part: getattr(identity, part) for part in ("revision", "weight_hash", "dtype")}
+            for name, identity in identities.items()
+        },
+        "truncated": {name: count.truncated for name, count in counts.items()},
+        "not encoded": left_out,
+    }
+    encoded = replace(data, splits=splits, modalities={**data.modalities, **widths}, facts={**data.facts, **facts})
+    return Encoded(data=encoded, counts=counts, left_out=left_out, findings=findings, mended=work.mended)
 
 
 def _check_encoders(data: DataSet, encoders: Mapping[str, Encoder]) -> None:
@@ -138,27 +140,87 @@ def _check_encoders(data: DataSet, encoders: Mapping[str, Encoder]) -> None:
         raise ValueError(f"{data.name}: no encoder was given for {', '.join(map(repr, missing))}")
 
 
+class EncodedRow(NamedTuple):
+    """What is kept of an example: its place in the split it came from, and the places of its features."""
+
+    place: int
+    features: tuple[Places, ...]
+
+
 class _Encoding:
-    """Encoder by encoder, until every content has its features."""
+    """One data set on its way: what its examples hold, and where the features of that are."""
 
     def __init__(
-        self, survey: Survey, store: FeatureStore | None, share: Share, on_bad: OnBad, progress: Progress | None
+        self,
+        data: DataSet,
+        names: tuple[str, ...],
+        store: FeatureStore | None,
+        on_bad: OnBad,
+        progress: Progress | None,
     ) -> None:
-        self.survey, self.store, self.share = survey, store, share
+        self.data, self.names, self.store = data, names, store
         self.on_bad, self.progress = on_bad, progress
+        self.share = Share() if store is None else this_process()
         self.sources: dict[str, Source] = {}
         self.new: dict[str, int] = {}
         self.bad: dict[bytes, Finding] = {}
         self.mended: list[str] = []
+        self.keys = self._keys()
+
+    def _keys(self) -> dict[str, list[tuple[Keys, ...] | Finding]]:
+        """Of every example the keys of each modality that is encoded, or what is wrong with it, by split.
+
+        Several processes share the examples out and tell each other what they saw.
+        """
+        known: dict[Picture | SoundFile, str] = {}  # a file is read once, however many examples hold it
+        total, done = sum(len(self.share.of(range(len(split)))) for split in self.data.splits.values()), 0
+        found = {}
+        for name, split in self.data.splits.items():
+            mine: list[tuple[Keys, ...] | Finding] = []
+            for place in self.share.of(range(len(split))):
+                mine.append(self._keys_of(split[place], known))
+                done += 1
+                if self.progress and (done % 100 == 0 or done == total):
+                    self.progress("looking at the data", done, total)
+            found[name] = self.share.gather(mine)
+        return found
+
+    def _keys_of(self, example: Example, known: dict[Picture | SoundFile, str]) -> tuple[Keys, ...] | Finding:
+        keys: list[Keys] = []
+        for name in self.names:
+            content = example.content.get(name)
+            try:
+                if content is None:
+                    keys.append(None)
+                elif isinstance(content, tuple):
+                    keys.append(tuple(fingerprint_of(choice, known) for choice in content))
+                else:
+                    keys.append(fingerprint_of(content, known))
+            except DataError as error:
+                finding = broken(example.content[name], str(error))
+                if self.on_bad == "raise":
+                    raise finding.as_error() from error
+                return finding
+        return tuple(keys)
+
+    def _contents(self, modalities: Sequence[str]) -> Contents:
+        """Each distinct content of these modalities."""
+        found: dict[bytes, tuple[Split, int, str, int]] = {}
+        for split, rows in self.keys.items():
+            for place, row in enumerate(rows):
+                for name, keys in () if isinstance(row, Finding) else zip(self.names, row, strict=True):
+                    for choice, key in enumerate(each_of(keys)):
+                        if name in modalities and key not in found:
+                            found[key] = (self.data.splits[split], place, name, choice)
+        return found
 
     def run(self, identity: Identity, names: Sequence[str], encoder: Encoder) -> None:
-        """The contents of these modalities, all read by this encoder."""
-        contents = self.survey.contents(names)
+        """Encode the contents of these modalities, all read by this encoder."""
+        contents = self._contents(names)
         source: Source
         if self.store is None:
-            memory, new = Memory(identity), len(contents)
-            self._fill(memory, contents, encoder)
-            source = memory
+            source, new = Memory(identity), len(contents)
+            self._fill(source, contents, encoder)
         else:
             source, new = self._stored(self.store, identity, contents, encoder)
         self.sources |= dict.fromkeys(names, source)
@@ -192,15 +254,21 @@ class _Encoding:
             return kept, new
 
     def _fill(self, sink: ShardWriter | Memory, contents: Contents, encoder: Encoder) -> None:
-        """Encode the contents that are not there yet, batch by batch; a content is made when its turn comes."""
+        """Encode the contents that are not there yet, batch by batch."""
+
+        def note(key: bytes, finding: Finding) -> None:
+            if self.on_bad == "raise":
+                raise finding.as_error()
+            self.bad[key] = finding
+
         keys = list(contents)
         if encoder.kind == "text":  # texts of a batch are padded to the longest: like goes with like
-            keys.sort(key=lambda key: -len(str(contents[key]())))
+            keys.sort(key=lambda key: -len(str(_content(*contents[key]))))
         try:
             for start in range(0, len(keys), BATCH):
                 batch = keys[start : start + BATCH]
-                missing = {key: contents[key]() for key in batch if key not in sink}
-                for key, tokens, cut in encode_batch(encoder, missing, self._note):
+                missing = {key: _content(*contents[key]) for key in batch if key not in sink}
+                for key, tokens, cut in encode_batch(encoder, missing, note):
                     sink.add(key, tokens, cut=cut)
                 if self.progress:
                     self.progress(encoder.name, start + len(batch), len(keys))
@@ -209,14 +277,57 @@ class _Encoding:
             raise
         sink.flush()
 
-    def _note(self, key: bytes, finding: Finding) -> None:
-        if self.on_bad == "raise":
-            raise as_error(finding)
-        self.bad[key] = finding
+    def rows(self, findings: Findings) -> tuple[dict[str, list[EncodedRow]], dict[str, int]]:
+        """The examples of which everything could be encoded, and how many could not, by split."""
+        sources = [self.sources[name] for name in self.names]
+        rows: dict[str, list[EncodedRow]] = {}
+        left_out: Counter[str] = Counter()
+        for finding in self.bad.values():
+            findings.report(finding.kind, finding.message, file=finding.file)
+        for split, examples in self.keys.items():
+            rows[split] = []
+            for place, row in enumerate(examples):
+                if isinstance(row, Finding):
+                    findings.report(row.kind, row.message, file=row.file)
+                    left_out[split] += 1
+                elif any(key in self.bad for keys in row for key in each_of(keys)):
+                    left_out[split] += 1
+                else:
+                    pairs = zip(sources, row, strict=True)
+                    rows[split].append(EncodedRow(place, tuple(_places(source, keys) for source, keys in pairs)))
+        return rows, dict(left_out)
+
+    def count(self, name: str, rows: Mapping[str, Sequence[EncodedRow]]) -> Count:
+        source, at = self.sources[name], self.names.index(name)
+        places = {place for split in rows.values() for row in split for place in each_of(row.features[at])}
+        return Count(
+            encoder=source.identity.name,
+            distinct=len(places),
+            new=self.new[name],
+            truncated=sum(map(source.cut, places)),
+        )
 
 
-def encode_batch(encoder: Encoder, contents: Mapping[bytes, Content], bad: Bad) -> Iterator[tuple[bytes, Tokens, bool]]:
-    """Keys, tokens, and whether the content was cut. `bad` is told of contents that cannot be encoded.
+def _content(split: Split, place: int, name: str, choice: int) -> Content:
+    content = split[place].content[name]
+    return content[choice] if isinstance(content, tuple) else content
+
+
+def _places(source: Source, keys: Keys) -> Places:
+    if keys is None:
+        return None
+    return tuple(map(source.place, keys)) if isinstance(keys, tuple) else source.place(keys)
+
+
+def each_of(keys: Any) -> tuple[Any, ...]:
+    """The keys, or the places, of one modality of an example: none, one, or one per choice."""
+    return () if keys is None else keys if isinstance(keys, tuple) else (keys,)
+
+
+def encode_batch(
+    encoder: Encoder, contents: Mapping[bytes, Content], bad: Callable[[bytes, Finding], None]
+) -> Iterator[tuple[bytes, Tokens, bool]]:
+    """Keys, tokens, and whether the content was cut. `bad` is told of contents that cannot be encoded, and may raise.
 
     An encoder only counts what it cuts: where that was some of a batch and not all, each is encoded alone to see. So is
     each of a batch that holds something that cannot be encoded.
@@ -245,80 +356,23 @@ def encode_batch(encoder: Encoder, contents: Mapping[bytes, Content], bad: Bad) 
             yield key, tokens, cut > 0
         else:
             message = f"{encoder.name} gave features that are not finite"
-            bad(key, Finding(kind="not finite", message=message, file=name_of(content)))
+            bad(key, Finding(kind="not finite", message=message, file=_name_of(content)))
 
 
-# -- the data set of features ------------------------------------------------------------------------------------------
+def broken(content: Content, message: str) -> Finding:
+    """What is wrong with a content that could not be read."""
+    name, kind = _name_of(content), "not encodable"
+    if isinstance(content, Picture | Regions | SoundFile):
+        kind = "broken sound" if isinstance(content, SoundFile) else "broken picture"
+    return Finding(kind=kind, message=message.removeprefix(f"{name}: "), file=name)
 
 
-class EncodedRow(NamedTuple):
-    """What is kept of an example: its place in the split it came from, and the places of its features."""
-
-    place: int
-    features: tuple[Places, ...]
-
-
-def _rows(survey: Survey, work: _Encoding, findings: Findings) -> tuple[dict[str, list[EncodedRow]], dict[str, int]]:
-    """The examples of which everything could be encoded, and how many could not, by split."""
-    sources = [work.sources[name] for name in survey.names]
-    rows: dict[str, list[EncodedRow]] = {}
-    left_out: Counter[str] = Counter()
-    for finding in work.bad.values():
-        findings.report(finding.kind, finding.message, file=finding.file)
-    for split, surveyed in survey.splits.items():
-        rows[split] = []
-        for place, row in enumerate(surveyed):
-            if isinstance(row, Finding):
-                findings.report(row.kind, row.message, file=row.file)
-                left_out[split] += 1
-            elif any(key in work.bad for keys in row for key in each_of(keys)):
-                left_out[split] += 1
-            else:
-                at = tuple(_places(source, keys) for source, keys in zip(sources, row, strict=True))
-                rows[split].append(EncodedRow(place, at))
-    return rows, dict(left_out)
-
-
-def _places(source: Source, keys: Keys) -> Places:
-    if keys is None:
-        return None
-    return tuple(map(source.place, keys)) if isinstance(keys, tuple) else source.place(keys)
-
-
-def _count(name: str, rows: Mapping[str, Sequence[EncodedRow]], work: _Encoding) -> Count:
-    source, at = work.sources[name], work.survey.names.index(name)
-    places = {place for split in rows.values() for row in split for place in each_of(row.features[at])}
-    return Count(
-        encoder=source.identity.name,
-        distinct=len(places),
-        new=work.new[name],
-        truncated=sum(map(source.cut, places)),
-    )
-
-
-def _encoded(
-    data: DataSet,
-    rows: Mapping[str, Sequence[EncodedRow]],
-    sources: Mapping[str, Source],
-    counts: Mapping[str, Count],
-    left_out: Mapping[str, int],
-) -> DataSet:
-    splits: dict[str, Split] = {}
-    for name, split in data.splits.items():
-        maker = ExampleMaker(split, sources)
-        splits[name] = Rows(rows[name], maker, stamp=maker.stamp)
-    identities = {name: source.identity for name, source in sources.items()}
-    widths = {name: features(identity.width) for name, identity in identities.items()}
-    facts: dict[str, Any] = {
-        "encoders": {name: identity.name for name, identity in identities.items()},
-        "features": {
-            name: {part: getattr(identity, part) for part in ("revision", "weight_hash", "dtype")}
-            for name, identity in identities.items()
-        },
-        "truncated": {name: count.truncated for name, count in counts.items()},
-        "not encoded": dict(left_out),
-    }
-    return replace(data, splits=splits, modalities={**data.modalities, **widths}, facts={**data.facts, **facts})
+def _name_of(content: Content) -> str:
+    if isinstance(content, Regions):
+        return str(content.picture)
+    if isinstance(content, str):
+        return f"the text {content[:60]!r}{'...' if len(content) > 60 else ''}"
+    return str(content) if isinstance(content, Picture | SoundFile) else type(content).__name__
 
 
 class ExampleMaker:

@@ -23,7 +23,7 @@ from meq.data.findings import DataError
 from meq.encoders.catalogue import CLIP, TRANSFORMERS, EncoderError
 from meq.encoders.contract import Encoder, Tokens, content_of
 from meq.encoders.pretrained import batches, find, load_part, load_processor, weight_hash
-from meq.options import checked_options
+from meq.options import checked_options, whole_number
 
 MAX_SCALED_PIXELS = 20_000_000
 """A thin strip whose short side is scaled up to what a model reads could fill the memory."""
@@ -55,22 +55,17 @@ class TransformerImage(Encoder):
     def __init__(
         self, model: str = CLIP, *, revision: str | None = None, batch_size: int = 32, device: str = "cpu"
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"TransformerImage: batch_size must be at least 1, got {batch_size}")
+        self.batch_size, self.device = whole_number("TransformerImage: batch_size", batch_size), torch.device(device)
         source = find(model, kind=self.kind, revision=revision)
-        self.model, self.has_pooler = load_part(source, "vision_model", reads=("pixel_values",), noun="pictures")
-        self.model.to(device)
+        self.network, self.has_pooler = load_part(source, "vision_model", reads=("pixel_values",), noun="pictures")
+        self.network.to(device)
         self.processor = load_processor(source, "AutoImageProcessor", {"backend": "pil"})
         check_geometry(self.processor, source.name)
-        self.name, self.revision = source.name, source.revision
-        self.weight_hash = weight_hash(self.model, source.folder, self.kind)
-        self.batch_size, self.device = batch_size, torch.device(device)
+        self.name = self.model = source.name
+        self.revision = source.revision
+        self.weight_hash = weight_hash(self.network, source.folder, self.kind)
         # Measured, since configs name the width differently; and an unknown grid is better refused now than later.
         self.width = int(self._encode([DrawnPicture("blank", lambda: Image.new("RGB", (64, 64)))])[0].features.shape[1])
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"model": self.name, "revision": self.revision}
 
     def __call__(self, contents: Sequence[Content]) -> list[Tokens]:
         return [tokens for batch in batches(contents, self.batch_size) for tokens in self._encode(batch)]
@@ -107,7 +102,7 @@ class TransformerImage(Encoder):
             hidden = [_tokens(self._forward(self._prepared([image])))[0] for image in images]
         made = []
         for features, view in zip(hidden, views, strict=True):
-            prefix, rows, columns = grid_of(len(features), view.window, patch=_patch(self.model), name=self.name)
+            prefix, rows, columns = grid_of(len(features), view.window, patch=_patch(self.network), name=self.name)
             boxes = torch.cat([torch.full((prefix, 4), torch.nan), view.boxes(rows, columns)])
             made.append(Tokens(features=features.float().cpu().clone(), boxes=boxes))  # not a view that keeps the batch
         return made
@@ -117,7 +112,7 @@ class TransformerImage(Encoder):
 
     @torch.no_grad()
     def _forward(self, pixels: Float[Tensor, "B C H W"]) -> Any:
-        return self.model(pixel_values=pixels)
+        return self.network(pixel_values=pixels)
 
 
 def opened(content: Content, name: str, *, side: int | None) -> tuple[Image.Image, Size]:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import metadata, util
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from meq.encoders.contract import Encoder, Tokens
 from meq.encoders.image import View, opened
 from meq.encoders.pretrained import batches, weight_hash
 from meq.encoders.text import TransformerText
-from meq.options import checked_options
+from meq.options import checked_options, whole_number
 
 MINILM_TOKENS = 256
 """As many as the model was trained to read, fewer than it has positions for."""
@@ -57,10 +56,6 @@ class MiniLM(TransformerText):
         super().__init__(str(folder / "model"), max_tokens=max_tokens, batch_size=batch_size, device=device)
         self.name, self.revision = "all-MiniLM-L6-v2", version
 
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"max_tokens": self.max_tokens}
-
 
 @checked_options
 class ImageNetCells(Encoder):
@@ -73,8 +68,7 @@ class ImageNetCells(Encoder):
     kind = "image"
 
     def __init__(self, *, batch_size: int = 32, device: str = "cpu") -> None:
-        if batch_size < 1:
-            raise ValueError(f"ImageNetCells: batch_size must be at least 1, got {batch_size}")
+        self.batch_size, self.device = whole_number("ImageNetCells: batch_size", batch_size), torch.device(device)
         folder, version = _installed(CNN_PACKAGE)
         with torch.device("meta"):  # no random weights are drawn, which would move the caller's random numbers on
             self.model = EfficientNetLite()
@@ -82,7 +76,6 @@ class ImageNetCells(Encoder):
         self.model.eval().requires_grad_(False).to(device)
         self.name, self.revision, self.width = "efficientnet-lite0", version, WIDTH
         self.weight_hash = weight_hash(self.model, folder, self.kind, "squeezed, bicubic, v1")
-        self.batch_size, self.device = batch_size, torch.device(device)
 
     def __call__(self, contents: Sequence[Content]) -> list[Tokens]:
         return [tokens for batch in batches(contents, self.batch_size) for tokens in self._encode(batch)]

@@ -112,8 +112,6 @@ class Identity:
 
     @classmethod
     def of(cls, encoder: Encoder, dtype: str) -> Identity:
-        if dtype not in DTYPES:
-            raise ValueError(f"features cannot be kept as {dtype!r}: {nearest(dtype, DTYPES)}")
         parts = ("name", "revision", "weight_hash", "kind", "width")
         return cls(**{part: getattr(encoder, part) for part in parts}, dtype=dtype)
 

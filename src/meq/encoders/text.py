@@ -13,7 +13,7 @@ from meq.data.content import Content
 from meq.encoders.catalogue import BERT, TRANSFORMERS, EncoderError
 from meq.encoders.contract import Encoder, Tokens, content_of
 from meq.encoders.pretrained import Source, batches, find, load_part, load_processor, weight_hash
-from meq.options import checked_options
+from meq.options import checked_options, whole_number
 
 UNLIMITED = 100_000
 """Tokenisers without a limit give an absurdly large one; and nobody wants a text of that many tokens at once."""
@@ -40,22 +40,17 @@ class TransformerText(Encoder):
         batch_size: int = 32,
         device: str = "cpu",
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"TransformerText: batch_size must be at least 1, got {batch_size}")
+        self.batch_size, self.device = whole_number("TransformerText: batch_size", batch_size), torch.device(device)
         source = find(model, kind=self.kind, revision=revision)
-        self.model, _ = load_part(source, "text_model", reads=("input_ids",), noun="texts")
-        self.model.to(device)
-        self.tokeniser = _tokeniser(source, self.model)
-        self.max_tokens = _length(self.model, self.tokeniser, wanted=max_tokens, name=source.name)
-        self.name, self.revision = source.name, source.revision
-        self.weight_hash = weight_hash(self.model, source.folder, self.kind, self.max_tokens)
-        self.batch_size, self.device = batch_size, torch.device(device)
+        self.network, _ = load_part(source, "text_model", reads=("input_ids",), noun="texts")
+        self.network.to(device)
+        self.tokeniser = _tokeniser(source, self.network)
+        self.max_tokens = _length(self.network, self.tokeniser, wanted=max_tokens, name=source.name)
+        self.name = self.model = source.name
+        self.revision = source.revision
+        self.weight_hash = weight_hash(self.network, source.folder, self.kind, self.max_tokens)
         self.truncated = 0
         self.width = int(self._hidden(self._pieces(["a"])).shape[2])
-
-    @property
-    def options(self) -> dict[str, Any]:
-        return {"model": self.name, "revision": self.revision, "max_tokens": self.max_tokens}
 
     def __call__(self, contents: Sequence[Content]) -> list[Tokens]:
         texts = [content_of(str, content, self.name, "texts") for content in contents]
@@ -92,7 +87,7 @@ class TransformerText(Encoder):
     def _hidden(self, pieces: Any) -> Tensor:
         names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in pieces]
         inputs = {name: pieces[name].to(self.device) for name in names}
-        return self.model(**inputs).last_hidden_state
+        return self.network(**inputs).last_hidden_state
 
 
 def _tokeniser(source: Source, model: Any) -> Any:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from meq.encoders.contract import Tokens
+from meq.encoders.processes import Share
 from meq.encoders.store import (
     DTYPES,
     ENCODER,
@@ -30,7 +31,6 @@ from meq.encoders.store import (
     shard_files,
     stored_form,
 )
-from meq.encoders.survey import Share
 from meq.records import BusyError, alone, free_bytes, in_bytes, is_full, room_in_words, write_bytes
 
 FORGOTTEN_SECONDS = 3600.0

@@ -28,7 +28,7 @@ from meq.analysis.walk import check_iterates
 from meq.core.solution import Solution
 from meq.core.solvers import Damped
 from meq.data.contract import DataSet, Split, collate
-from meq.encoders.survey import Progress
+from meq.encoders.contract import Progress
 from meq.models.base import FusionModel
 from meq.models.iterated import IteratedModel
 from meq.records import SCHEMA, alone, read_cached, write_sealed

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from meq.analysis.tables import text_table
 from meq.data.contract import DataSet
-from meq.encoders.survey import Progress
+from meq.encoders.contract import Progress
 from meq.errors import shown
 from meq.models.heads import probabilities
 from meq.runs.load import TrainedRun

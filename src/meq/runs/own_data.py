@@ -16,13 +16,12 @@ from meq.data.contract import DataSet, Modality, Split, features
 from meq.data.findings import DataError, Findings, OnBad
 from meq.data.metrics import ACCURACY
 from meq.data.request import DATA_SETS, DataRequest, open_data
-from meq.data.table import TableSchema, has_column, new_rows
+from meq.data.table import SingleColumns, TableSchema, has_column, new_rows
 from meq.data.table_files import is_table
-from meq.data.table_rows import SingleColumns
 from meq.data.transforms import blank
 from meq.encoders import Encoder
 from meq.encoders.catalogue import EncoderError, encoder_from_spec, specs_from_name
-from meq.encoders.survey import Progress
+from meq.encoders.contract import Progress
 from meq.options import nearest
 from meq.runs.load import TrainedRun
 from meq.studies.build import Places, open_raw

@@ -27,10 +27,9 @@ from meq.core.solution import Stop
 from meq.data.contract import Example, Split
 from meq.data.findings import Finding, Findings, OnBad
 from meq.data.metrics import MICRO_F1
-from meq.data.table import ALL
-from meq.data.table_rows import SingleColumns
+from meq.data.table import ALL, SingleColumns
 from meq.encoders import Encoder
-from meq.encoders.survey import Progress
+from meq.encoders.contract import Progress
 from meq.models.base import Output
 from meq.models.heads import probabilities
 from meq.records import write_bytes

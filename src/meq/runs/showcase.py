@@ -29,7 +29,7 @@ from meq.data.contract import DataSet, Example
 from meq.data.pictures import open_picture
 from meq.data.transforms import blank
 from meq.encoders import Encoder
-from meq.encoders.survey import Progress
+from meq.encoders.contract import Progress
 from meq.errors import in_words, is_users
 from meq.models.iterated import IteratedModel
 from meq.records import SCHEMA, BusyError, alone, read_cached, write_sealed

@@ -13,7 +13,7 @@ from typing import Any
 
 from meq.data.request import DATA_SETS, DataRequest
 from meq.data.table_files import is_table
-from meq.encoders.choice import OFFLINE, offline_is_installed
+from meq.encoders.catalogue import OFFLINE, offline_is_installed
 from meq.options import nearest
 from meq.studies.paper import PAPER
 from meq.studies.study import ArmConfig, DataConfig, MatchedSize, Study, StudyError

@@ -13,8 +13,7 @@ from typing import Any
 from meq.data.contract import DataSet
 from meq.data.findings import DataError
 from meq.data.request import DATA_SETS, open_data
-from meq.encoders.catalogue import ENCODERS
-from meq.encoders.choice import default_encoders
+from meq.encoders.catalogue import ENCODERS, default_encoders
 from meq.options import nearest
 from meq.records import alone, remove, write_bytes
 from meq.studies import paper

@@ -16,7 +16,7 @@ from torch import Tensor
 from meq.core.operator import held_still
 from meq.data.contract import Batch, DataSet, Example, Split, collate
 from meq.data.metrics import Metric
-from meq.encoders.survey import Progress
+from meq.encoders.contract import Progress
 from meq.models.base import FusionModel, Output
 from meq.objectives import task_loss
 from meq.records import write_bytes

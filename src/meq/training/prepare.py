@@ -16,10 +16,10 @@ from meq.data.request import DataRequest
 from meq.data.table_files import is_table
 from meq.data.transforms import Standardisation, standardise
 from meq.encoders import Encoder
-from meq.encoders.choice import OFFLINE, check_request, encoders_by_kind, encoding_device, preferred_names
+from meq.encoders.catalogue import OFFLINE, check_request, encoders_by_kind, encoding_device, preferred_names
+from meq.encoders.contract import Progress
 from meq.encoders.encode import encode_and_count
 from meq.encoders.store import FeatureStore
-from meq.encoders.survey import Progress
 from meq.training.record import Provenance, RunRequest
 
 LISTED_ROWS = 5

@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from meq.data.content import Picture
 from meq.data.contract import Example
 from meq.data.request import open_data
-from meq.studies.measures.contract import by_seed
+from meq.studies.measures.contract import by_arm
 from meq.studies.measures.staircase import TOKENS, WHOLE
 from meq.viz.colours import FAINT, INK
 from meq.viz.study_figures import ReportedStudy
@@ -30,7 +30,7 @@ ACROSS = 4
 def staircases(found: ReportedStudy) -> list[Drawing]:
     """For the reference: the share of right answers by depth and step, within and beyond the depth of training."""
     arm, values = found.study.reference, found.measured.get("staircase", {})
-    seeds = by_seed(found.study, values, arm) if values else []
+    seeds = by_arm(found.study, values).get(arm, [])
     if not seeds or "steps" not in seeds[0]:
         return []
     return [
@@ -47,7 +47,7 @@ def staircases(found: ReportedStudy) -> list[Drawing]:
 def trail(found: ReportedStudy) -> list[Drawing]:
     """One deep example of the reference: what every card and rule says at every step."""
     arm, values = found.study.reference, found.measured.get("staircase", {})
-    seeds = by_seed(found.study, values, arm) if values else []
+    seeds = by_arm(found.study, values).get(arm, [])
     if not seeds or "example" not in seeds[0]:
         return []
     followed = seeds[0]["example"]
