@@ -18,7 +18,7 @@ from meq.cli.options import AsJson, EncoderNames, Root, Run, SkipBad, command
 from meq.cli.output import Bars, say, summary_lines
 
 if TYPE_CHECKING:
-    from meq.viz.app.password import Password
+    from meq.viz.app.guard import Password
 
 PROBABILITIES = 20
 AUTH = "MEQ_APP_AUTH"
@@ -134,7 +134,7 @@ def app_command(
 
 
 def _password(auth: str | None, auth_file: Path | None) -> Password | None:
-    from meq.viz.app.password import Password
+    from meq.viz.app.guard import Password
 
     if auth_file is not None and auth is not None:
         raise ValueError(f"there are two passwords: give --auth (or {AUTH}) or --auth-file, not both")

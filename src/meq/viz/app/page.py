@@ -14,11 +14,10 @@ import gradio as gr
 from meq.data.content import Picture
 from meq.data.findings import DataError
 from meq.studies.study import StudyError
-from meq.viz.app.explorer import Explorer, Pair
+from meq.viz.app.explorer import MAX_CHARACTERS, Explorer, Pair
 from meq.viz.app.measuring import MeasuringError
 from meq.viz.app.panels import panel, preview_panel, refusal_panel
-from meq.viz.app.requests import MAX_CHARACTERS, RefusedError, admit_upload
-from meq.viz.app.uploads import Uploads
+from meq.viz.app.uploads import RefusedError, Uploads, admit_upload
 
 TITLE = "Equilibrium Explorer"
 SHOW = "(k) => { window.meqShow(k); }"
