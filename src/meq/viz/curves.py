@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,11 @@ from torch import Tensor
 from meq.options import checked_options, nearest
 from meq.runs.explanation import Contrast, Explanation
 from meq.studies import RunRecord
-from meq.viz.colours import BLUE, FAINT, GREEN, INK, LOST, ORANGE, PALETTE, VERMILION, label_colours
+from meq.viz.colours import BLUE, FAINT, GREEN, INK, LOST, ORANGE, PALETTE, VERMILION, class_colours, label_colours
 from meq.viz.style import MOST_OF_NAME, mark_read, new_figure, plain, styled, whole_decades, whole_steps
 from meq.viz.text import MOST_LETTERS
 
 MARKERS = "osD^vP*X"
-MOST_CLASSES = 6
-"""Curves of a figure with thousands of classes: those that the model considers most at K."""
 
 Rows = Sequence[Mapping[str, Any]]
 """What a record keeps of each epoch."""
@@ -73,30 +72,23 @@ def score_along_k(
 @checked_options
 def probability_along_k(found: Explanation | Contrast, *, label: str | None = None) -> Figure:
     """P(class) along k. Of a contrast: one class, solid as it is and dotted with the other content."""
+    first = found.matched if isinstance(found, Contrast) else found
+    if first.probabilities is None:
+        raise ValueError("the model answers with a number, so there are no probabilities to draw")
     with styled():
         figure = new_figure(6.4, 3.6)
         axes = figure.add_subplot()
         if isinstance(found, Contrast):
-            first = found.matched
             _contrast_curves(axes, found, label or first.answer)
         else:
-            first = found
-            shown = [label] if label is not None else [found.labels[place] for place in considered(found)]
-            _class_curves(axes, found, shown)
+            colours = {found.labels[place]: colour for place, colour in class_colours(found).items()}
+            _class_curves(axes, found, colours if label is None else {label: colours.get(label, PALETTE[0])})
         axes.set_ylim(-0.02, 1.02)
         axes.set_ylabel("probability")
         mark_read(axes, first.read)
         whole_steps(axes)
         figure.legend(loc="outside lower center", ncols=3)
     return figure
-
-
-def considered(found: Explanation) -> list[int]:
-    """Places of the classes with the largest probabilities at K, in the order of the labels: what there is room for."""
-    if found.probabilities is None:
-        raise ValueError("the model answers with a number, so there are no probabilities to draw")
-    most = min(MOST_CLASSES, len(found.labels))
-    return sorted(found.probabilities[found.row(found.read)].topk(most).indices.tolist())
 
 
 @checked_options
@@ -167,14 +159,10 @@ def _line_with_band(axes: Axes, line: Line, place: int) -> None:
     )
 
 
-def _class_curves(axes: Axes, found: Explanation, shown: Sequence[str]) -> None:
-    colours = label_colours(found.labels if len(found.labels) <= len(PALETTE) else shown)
-    for place, label in enumerate(shown):
-        marker = MARKERS[place % len(MARKERS)]
-        axes.plot(
-            found.steps, _chances(found, label), color=colours[label], marker=marker, label=plain(label, MOST_OF_NAME)
-        )
-    left = len(found.labels) - len(shown)
+def _class_curves(axes: Axes, found: Explanation, colours: Mapping[str, str]) -> None:
+    for marker, (label, colour) in zip(cycle(MARKERS), colours.items(), strict=False):
+        axes.plot(found.steps, _chances(found, label), color=colour, marker=marker, label=plain(label, MOST_OF_NAME))
+    left = len(found.labels) - len(colours)
     axes.set_title("Probability of each class" + (f" ({left} more are not shown)" if left else ""), pad=16)
 
 
@@ -189,8 +177,7 @@ def _contrast_curves(axes: Axes, found: Contrast, label: str) -> None:
 
 
 def _chances(found: Explanation, label: str) -> list[float]:
-    if found.probabilities is None:
-        raise ValueError("the model answers with a number, so there are no probabilities to draw")
+    assert found.probabilities is not None
     if label not in found.labels:
         raise ValueError(f"there is no label {label!r}: {nearest(label, found.labels)}")
     return found.probabilities[:, found.labels.index(label)].tolist()

@@ -14,14 +14,12 @@ from meq.analysis.tables import middle, number
 from meq.runs.evaluate import REASONS
 from meq.runs.explanation import Explanation
 from meq.runs.load import RunFiles, open_run_files
+from meq.runs.pairs import has_influence
 from meq.runs.showcase import Showcase, read_showcase
 from meq.viz.curves import Line, residual_along_k, score_along_k, training_curves
 from meq.viz.equilibrium import eigenvalue_plane, influence_map
 from meq.viz.grid import explanation_grid
 from meq.viz.style import Drawing
-
-SINGULAR = "there is no table of influence"
-"""What a diagnosis says where I - J cannot be inverted."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,11 +30,11 @@ class ReportedRun:
     showcase: Showcase | None
     """None if it was not looked at, or with other weights."""
 
-    @property
-    def chance(self) -> float | None:
-        """The accuracy of a random guess among equally frequent classes; None for other scores."""
-        plain = self.files.head in ("classes", "ordinal") and self.files.record.metric == "accuracy"
-        return 1 / len(self.files.labels) if plain and self.files.labels else None
+
+def chance_of(files: RunFiles) -> float | None:
+    """The accuracy of a random guess among equally frequent classes; None for other scores."""
+    guessed = files.head in ("classes", "ordinal") and files.record.metric == "accuracy"
+    return 1 / len(files.labels) if guessed and files.labels else None
 
 
 def open_reported_run(folder: Path, looks: Path | None = None) -> ReportedRun:
@@ -81,7 +79,7 @@ def score_by_step(run: ReportedRun) -> list[Drawing]:
 
     def draw(values: tuple[float, ...], name: str, metric: str, spoken: str, caption: str) -> None:
         line = Line(name=name, steps=found.steps, values=(values,))
-        figure = score_along_k([line], read=found.read, chance=run.chance, metric=metric)
+        figure = score_along_k([line], read=found.read, chance=chance_of(run.files), metric=metric)
         made.append(Drawing(figure=figure, alt=_along(spoken, found.steps, values), caption=caption))
 
     if found.metric is not None:
@@ -117,7 +115,7 @@ def residual_by_step(run: ReportedRun) -> list[Drawing]:
 def influence(run: ReportedRun) -> list[Drawing]:
     """Who moves whom."""
     found = run.showcase.diagnosis if run.showcase is not None else None
-    if found is None or SINGULAR in str(found) or not found.influence:
+    if found is None or not has_influence(found):
         return []
     moved = {"title": "Response to the inputs, relative", "columns": "input of", "rows": "equilibrium of"}
     return [

@@ -23,6 +23,7 @@ from meq.studies.tables import records_of
 from meq.viz.colours import BLUE, FAINT, INK, LOST, PALETTE, VERMILION
 from meq.viz.curves import Line, residual_along_k, score_along_k
 from meq.viz.grid import grounding_grid
+from meq.viz.run_figures import chance_of
 from meq.viz.style import MOST_OF_NAME, Drawing, new_figure, plain, styled
 
 ROW = 0.42
@@ -59,11 +60,8 @@ class ReportedStudy:
     @property
     def chance(self) -> float | None:
         """The accuracy of a random guess, where all runs answer with one of several classes."""
-        for run, record in self.records.items():
-            if record.objective.task in ("classes", "ordinal") and record.metric == "accuracy" and record.scored:
-                labels = open_run_files(self.folder / run_place(*run)).labels
-                return 1 / len(labels) if labels else None
-        return None
+        scored = (run for run, record in self.records.items() if record.scored)
+        return next((chance_of(open_run_files(self.folder / run_place(*run))) for run in scored), None)
 
 
 def open_reported_study(folder: Path) -> ReportedStudy:

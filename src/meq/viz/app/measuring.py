@@ -74,9 +74,7 @@ class MeasuringProcess:
                 assert process.stdout is not None
                 process.stdin.write(json.dumps(question).encode() + b"\n" + content)
                 process.stdin.flush()
-                answer = dict(
-                    json.loads(process.stdout.readline())
-                )  # an empty line of a process that is gone: an error
+                answer = dict(json.loads(process.stdout.readline()))  # an empty line if it is gone: an error
             except (OSError, ValueError) as error:  # its end of the pipe is gone, whatever ended it
                 self._end()
                 LOG.error("the process that measures ended with %s", process.returncode)
