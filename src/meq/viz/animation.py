@@ -65,10 +65,15 @@ def snapshot(explanation: Explanation, row: int) -> Figure:
         upper = max(bars, PICTURE if explanation.pictures else 0.0)
         lower = sum(paragraph.height for paragraph in words) / POINTS + STRIP * len(strips(explanation))
         figure = new_figure(WIDE, EDGE + TITLE + upper + 0.14 + lower + 0.34, constrained=False)
-        _draw_title(figure, explanation, row)
+        title = add_text_axes(figure, EDGE, EDGE, WIDE - 2 * EDGE, TITLE)
+        step, read, colour = explanation.steps[row], explanation.read, answer_colour(explanation, row)
+        when = f"k = {step}" + (" = K, the step that is read" if step == read else f"   (read at K = {read})")
+        title.text(0, 0, when, fontsize=12, fontweight="bold", va="top")
+        said = answer_words(explanation, row)
+        title.text(title.get_xlim()[1], 0, said, fontsize=12, va="top", ha="right", color=colour)
         for view in explanation.pictures[:1]:
             axes = add_axes(figure, EDGE + 0.03, EDGE + TITLE, PICTURE, min(upper, PICTURE))
-            draw_picture(axes, view, row, border=answer_colour(explanation, row), pixels=320)
+            draw_picture(axes, view, row, border=colour, pixels=320)
         _draw_right(figure, explanation, row)
         top = EDGE + TITLE + upper + 0.14
         for view in strips(explanation):
@@ -113,15 +118,6 @@ def animation_bytes(explanation: Explanation, *, form: str = "gif") -> bytes:
         **({} if form == "gif" else {"quality": 80, "method": 4}),
     )  # fmt: skip
     return out.getvalue()
-
-
-def _draw_title(figure: Figure, explanation: Explanation, row: int) -> None:
-    axes = add_text_axes(figure, EDGE, EDGE, WIDE - 2 * EDGE, TITLE)
-    step, read = explanation.steps[row], explanation.read
-    when = f"k = {step}" + (" = K, the step that is read" if step == read else f"   (read at K = {read})")
-    axes.text(0, 0, when, fontsize=12, fontweight="bold", va="top")
-    said = answer_words(explanation, row)
-    axes.text(axes.get_xlim()[1], 0, said, fontsize=12, va="top", ha="right", color=answer_colour(explanation, row))
 
 
 def _draw_right(figure: Figure, explanation: Explanation, row: int) -> None:
