@@ -79,6 +79,11 @@ class Diagnosis(Measurements):
     answers: Answers | None
     """What labelled samples showed; None where none were given."""
 
+    @property
+    def singular(self) -> bool:
+        """Could I - J not be inverted for some sample? Then there is no table of influence."""
+        return not bool((self.solve_residual <= SOLVED).all())
+
     def numbers(self) -> list[tuple[str, str, str]]:
         """What was measured: its name, the median and range over the samples, and what it means."""
         steps = "already there" if bool((self.further_steps == 0).all()) else spread(self.further_steps)
@@ -114,7 +119,7 @@ class Diagnosis(Measurements):
         parts.append("")
         rows = [[name, value] for name, value, _ in self.numbers()]
         parts += [text_table([title, "median [min, max]"], rows), ""]
-        if bool((self.solve_residual <= SOLVED).all()):
+        if not self.singular:
             parts += [square_table("equilibrium of / pushed by", self.influence), ""]
             parts += [square_table("equilibrium of / input of", self.inputs), ""]
         else:

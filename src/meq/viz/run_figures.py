@@ -14,7 +14,6 @@ from meq.analysis.tables import middle, number
 from meq.runs.evaluate import REASONS
 from meq.runs.explanation import Explanation
 from meq.runs.load import RunFiles, open_run_files
-from meq.runs.pairs import has_influence
 from meq.runs.showcase import Showcase, read_showcase
 from meq.viz.curves import Line, residual_along_k, score_along_k, training_curves
 from meq.viz.equilibrium import eigenvalue_plane, influence_map
@@ -115,7 +114,7 @@ def residual_by_step(run: ReportedRun) -> list[Drawing]:
 def influence(run: ReportedRun) -> list[Drawing]:
     """Who moves whom."""
     found = run.showcase.diagnosis if run.showcase is not None else None
-    if found is None or not has_influence(found):
+    if found is None or found.singular or not found.influence:
         return []
     moved = {"title": "Response to the inputs, relative", "columns": "input of", "rows": "equilibrium of"}
     return [

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from meq.data.contract import Batch
 from meq.runs.load import load_run
-from meq.runs.pairs import diagnosis_of_pair, has_influence, spectrum_of_pair
+from meq.runs.pairs import diagnosis_of_pair, spectrum_of_pair
 from meq.viz.app.panels import panel
 from meq.viz.templating import data_uri
 
@@ -157,7 +157,7 @@ def influence_panel(model: Any, features: dict[str, Tensor], masks: dict[str, Te
 
     found = diagnosis_of_pair(model, features, masks)
     about = {"verdict": found.verdict.value, "evidence": found.evidence}
-    if not has_influence(found):
+    if found.singular or not found.influence:
         lines = ["I - J is singular, or nearly, so there is no table of influence."]
         return panel("measure", caption, [], lines=lines, **about)
     moved = _shown(influence_map(found.inputs, title=MOVED, columns="input of"), MOVED)

@@ -57,10 +57,6 @@ def look_panel(explanations: Sequence[Explanation], k: int) -> str:
     return panel("look", cards, first.read, k, headline, _remarks(explanations))
 
 
-def refusal_panel(message: str) -> str:
-    return panel("refusal", message)
-
-
 def preview_panel(picture: Image.Image, name: str) -> str:
     """The picture that is chosen, small."""
     small = picture.copy()
