@@ -18,7 +18,6 @@ from meq.cli.options import AsJson, Root, by_part, command
 from meq.cli.output import Bars, typed_command
 from meq.cli.understand import looked_at
 from meq.data.request import DataRequest
-from meq.data.table_files import is_table
 from meq.errors import require
 from meq.options import nearest
 from meq.records import dumps
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 
 study_app = typer.Typer(no_args_is_help=True, help="Studies: several arms, several seeds.")
 Folder = Annotated[Path, typer.Argument(help="The study's folder.")]
+Features = Annotated[Path | None, typer.Option(help="A folder that keeps encoded features.")]
+ReadFolder = Annotated[Path | None, typer.Option(help="Folder of the set that is only read, such as COD10K.")]
 
 
 @study_app.command("list")
@@ -72,8 +73,8 @@ def run(
         list[int] | None, typer.Option(help="A seed; repeatable. The study's own three unless given.")
     ] = None,
     rates: Annotated[int, typer.Option(help="Learning rates tried for every arm; the best on dev stands for it.")] = 1,
-    features: Annotated[Path | None, typer.Option(help="A folder that keeps encoded features.")] = None,
-    read: Annotated[Path | None, typer.Option(help="Folder of the set that is only read, such as COD10K.")] = None,
+    features: Features = None,
+    read: ReadFolder = None,
     reuse: Annotated[
         list[Path] | None, typer.Option(help="A study's folder to take equal runs from; repeatable.")
     ] = None,
@@ -157,14 +158,14 @@ def work(
     folder: Folder,
     data: Annotated[str | None, typer.Argument(help="The table that the study runs on, if it runs on one.")] = None,
     root: Root = None,
-    features: Annotated[Path | None, typer.Option(help="A folder that keeps encoded features.")] = None,
-    read: Annotated[Path | None, typer.Option(help="Folder of the set that is only read, such as COD10K.")] = None,
+    features: Features = None,
+    read: ReadFolder = None,
     threads: Annotated[int | None, typer.Option(help="Of torch; as many as it takes unless given.", min=1)] = None,
 ) -> None:
     """Help with a study that was begun: make runs that nobody else makes, on any machine that shares its folder."""
     again = shlex.join(["meq", "study", "work", str(folder)])
     with resumable(f"go on with: {again}, and the same options"):
-        from meq.studies.build import Places
+        from meq.studies.build import places_of
         from meq.studies.runner import work_on_study
 
         check_data(data, root)
@@ -172,11 +173,8 @@ def work(
             import torch
 
             torch.set_num_threads(threads)
-        table = data is not None and is_table(data)
-        places = Places(
-            data=Path(str(data)) if table else root, files=root if table else None, store=features, read=read
-        )
-        records = work_on_study(folder, places=places)
+        asked = None if data is None else DataRequest(data=data)
+        records = work_on_study(folder, places=places_of(asked, root, store=features, read=read))
         print(tables.as_text(status_table(folder, read_study(folder))), end="")
         raise typer.Exit(int(any(record.error is not None for record in records)))
 
