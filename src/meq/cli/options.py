@@ -121,8 +121,7 @@ def command(body: Callable[..., None]) -> Callable[..., None]:
                 arguments[name] = kind(**values)
             body(**arguments)
 
-    last = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
-    parameters["debug"] = last
+    parameters["debug"] = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
     call.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     call.__annotations__ = {name: each.annotation for name, each in parameters.items()}
     del call.__wrapped__  # or typer would look at the body

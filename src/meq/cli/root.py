@@ -31,7 +31,7 @@ HELP = "Mutual equilibrium: multimodal learning by coupled fixed points, from yo
 
 
 class Page(TyperCommand):
-    """A command whose help is shown as it is written, and whose options errors are told in."""
+    """A command whose help is shown as it is written, and whose errors speak of its own options."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
