@@ -19,7 +19,7 @@ from PIL import Image
 from reports import UNSEEN, very_hostile_run
 
 from meq.runs.explanation import Explanation
-from meq.viz.app.requests import MAX_BYTES
+from meq.viz.app.uploads import MAX_BYTES
 
 PATIENCE = 60
 """Seconds; on a machine with nothing else to do it takes one or two."""

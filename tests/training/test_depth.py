@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
-from training.small import small_config, small_data, small_model, train_small
+from training.small import PENALTIES, small_config, small_data, small_model, train_small
 
 import meq
 from meq.core.operator import Operator
@@ -88,7 +88,8 @@ def test_uniform_depths_are_equally_frequent_and_all_tracked() -> None:
 def test_poisson_depths_have_the_mean_that_was_asked_for_and_a_long_tail() -> None:
     steps = [steps for steps, _ in draws("poisson(8, tracked=4)", 20_000)]
     assert mean(steps) == pytest.approx(8, abs=0.1)
-    assert min(steps) == 1 and max(steps) > 24
+    assert min(steps) == 1
+    assert max(steps) > 24
     assert all(tracked == min(4, steps) for steps, tracked in draws("poisson(8, tracked=4)"))
 
 
@@ -97,7 +98,8 @@ def test_settling_draws_late_updates_as_often_as_it_says() -> None:
     late = [steps for steps, tracked in found if tracked < steps]
     early = [steps for steps, tracked in found if tracked == steps]
     assert len(late) / len(found) == pytest.approx(0.5, abs=0.02)
-    assert min(late) == 5 and max(late) == 44
+    assert min(late) == 5
+    assert max(late) == 44
     assert set(early) == set(range(2, 9))
     assert not [1 for steps, tracked in draws("settle(2, 8, late=0)") if tracked < steps]
 
@@ -113,10 +115,12 @@ def test_an_update_runs_the_model_as_deep_as_was_drawn_and_leaves_it_as_it_was()
     for step in range(20):
         with drawn_depth(model, config, step):
             assert model.tol == 0
-            assert model.disturbance == Disturbance(start=0.0, noise=0.1) and model.supervised == 2
+            assert model.disturbance == Disturbance(start=0.0, noise=0.1)
+            assert model.supervised == 2
             seen.add((model.steps, repr(model.backward)))
         assert (model.steps, model.tol, model.backward) == (3, 1e-3, meq.Unrolled())
-        assert model.disturbance is None and model.supervised == 1
+        assert model.disturbance is None
+        assert model.supervised == 1
     assert seen == {(5, "Unrolled()"), (3, "Phantom(steps=2)")}
 
 
@@ -138,7 +142,8 @@ def test_a_model_can_be_read_at_another_step_than_its_own() -> None:
     assert isinstance(model, IteratedModel)
     x = {"image": torch.randn(2, 3, 5), "text": torch.randn(2, 3, 4)}
     deeper = model(x, steps=7)
-    assert deeper.solution is not None and deeper.solution.steps.tolist() == [7, 7]
+    assert deeper.solution is not None
+    assert deeper.solution.steps.tolist() == [7, 7]
     assert model.steps == 3
     model.steps = 7
     assert torch.equal(model(x).logits, deeper.logits)
@@ -260,8 +265,6 @@ def test_a_run_with_drawn_depths_and_averages_goes_on_as_if_it_had_never_been_in
     seed_everything(3)
     quiet, config = Console(quiet=True), small_config(**RECIPE)
     model = small_model(damping="learned")
-    from training.small import PENALTIES
-
     with pytest.raises((KeyboardInterrupt, Interrupted)):
         fit(model, small_data(), Interrupting(penalties=PENALTIES), tmp_path / "broken", config, console=quiet)
     again = train_small(tmp_path / "broken", resume=True, **RECIPE)

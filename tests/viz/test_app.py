@@ -32,12 +32,21 @@ from meq.data.content import PictureFile
 from meq.data.pictures import MAX_PIXELS
 from meq.runs.analyze import IterationSpectrum
 from meq.runs.explain import Explainer
-from meq.viz.app.explorer import Explorer, Pair
+from meq.viz.app.explorer import MAX_CHARACTERS, Explorer, Pair, check_showable
 from meq.viz.app.guard import is_needed
 from meq.viz.app.panels import _answer_chart, look_panel, panel
-from meq.viz.app.requests import LONGEST, MAX_CHARACTERS, RefusedError, UploadedPicture, admit_upload, check_showable
 from meq.viz.app.server import environment, is_local, served
-from meq.viz.app.uploads import KEPT_BYTES, KEPT_SECONDS, MAX_BYTES, Upload, UploadError, Uploads
+from meq.viz.app.uploads import (
+    KEPT_BYTES,
+    KEPT_SECONDS,
+    LONGEST,
+    MAX_BYTES,
+    RefusedError,
+    Upload,
+    UploadedPicture,
+    Uploads,
+    admit_upload,
+)
 
 FRAME = re.compile(r'<div class="frame" data-k="(\d+)"')
 CHANCE = re.compile(r'<span class="chance" data-label="(\w+)">([\d.]+)</span>')
@@ -116,7 +125,7 @@ def test_uploads_that_nobody_asks_for_are_forgotten_and_do_not_fill_the_memory()
     uploads = Uploads(clock=lambda: now[0])
     large = Upload("large.png", bytes(MAX_BYTES))
     tickets = [uploads.keep(large) for _ in range(KEPT_BYTES // MAX_BYTES)]
-    with pytest.raises(UploadError, match="Too many pictures are waiting"):
+    with pytest.raises(RefusedError, match="Too many pictures are waiting"):
         uploads.keep(large)
     now[0] = KEPT_SECONDS + 1
     uploads.sweep()

@@ -144,7 +144,7 @@ def test_an_animation_has_a_frame_per_step_and_is_small(tmp_path: Path) -> None:
     assert durations[-1] > durations[0]
     pair = explainer().pair(None, "there is a red thing")
     few = explainer()([pair], steps=[0], method="grad-cam")[0]
-    with Image.open(io.BytesIO(animation_bytes(few, form="WEBP"))) as frames:
+    with Image.open(io.BytesIO(animation_bytes(few, form="webp"))) as frames:
         assert (frames.format, frames.n_frames, frames.width) == ("WEBP", 2, size[0])
     with pytest.raises(ValueError, match=r"did you mean '\.gif'"):
         animate(found, tmp_path / "explanation.gf")

@@ -19,11 +19,21 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 from meq.viz.app import guard as guard_module
-from meq.viz.app import serving as serving_module
-from meq.viz.app.guard import FOLDERS, FULL, MAX_QUESTION, Guard, Hosts, Rules, is_needed
-from meq.viz.app.password import WINDOW_SECONDS, WRONG, Attempts, Password
-from meq.viz.app.serving import address_of, bound_socket, serving
-from meq.viz.app.uploads import MAX_BODY, MAX_BYTES, BodyError, UploadError, Uploads, body_parts, read_upload
+from meq.viz.app import server as server_module
+from meq.viz.app.guard import (
+    FOLDERS,
+    FULL,
+    MAX_QUESTION,
+    WINDOW_SECONDS,
+    WRONG,
+    Attempts,
+    Guard,
+    Hosts,
+    Password,
+    is_needed,
+)
+from meq.viz.app.server import address_of, bound_socket, serving
+from meq.viz.app.uploads import MAX_BODY, MAX_BYTES, RefusedError, Uploads, body_parts, read_upload
 
 HERE = ("127.0.0.1", 7860)
 SECRET = "somebody:long enough"
@@ -44,9 +54,9 @@ async def behind(scope: Any, receive: Any, send: Any) -> None:
 class Asking:
     """Somebody who asks a guard, without a network."""
 
-    def __init__(self, rules: Rules, address: str = "10.0.0.1") -> None:
+    def __init__(self, address: str = "10.0.0.1", **rules: Any) -> None:
         self.uploads = Uploads()
-        self.guard = Guard(behind, rules, self.uploads)
+        self.guard = Guard(behind, self.uploads, **rules)
         self.address = address
 
     def __call__(self, method: str, path: str, **request: Any) -> httpx.Response:
@@ -60,13 +70,13 @@ class Asking:
 
 @pytest.fixture
 def asking() -> Asking:
-    return Asking(Rules(hosts=Hosts.of(["models.example.org", "localhost:9000"])))
+    return Asking(hosts=Hosts.of(["models.example.org", "localhost:9000"]))
 
 
 @pytest.fixture
 def locked(monkeypatch: pytest.MonkeyPatch) -> Asking:
     monkeypatch.setattr(guard_module, "PAUSE_SECONDS", 0.0)
-    return Asking(Rules(password=Password.of(SECRET)))
+    return Asking(password=Password.of(SECRET))
 
 
 # -- names and origins -------------------------------------------------------------------------------------------------
@@ -224,7 +234,7 @@ def test_guesses_are_forgotten_after_a_while_and_addresses_do_not_fill_the_memor
 
 def test_a_wrong_password_takes_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard_module, "PAUSE_SECONDS", 0.2)
-    asking = Asking(Rules(password=Password.of(SECRET)))
+    asking = Asking(password=Password.of(SECRET))
     start = time.monotonic()
     asking("GET", "/", headers=basic("somebody:guess"))
     assert time.monotonic() - start >= 0.2
@@ -330,7 +340,7 @@ def test_forms_that_are_none_are_refused_and_never_an_error_of_ours(body: bytes,
         async def whole(content: bytes = content) -> AsyncIterator[bytes]:
             yield content
 
-        with pytest.raises(UploadError):
+        with pytest.raises(RefusedError):
             asyncio.run(read_upload(headers, whole()))
 
 
@@ -343,7 +353,7 @@ def test_a_body_that_does_not_come_is_not_waited_for() -> None:
         async for _ in body_parts(never, most=10, announced=0, seconds=0.1):
             pass
 
-    with pytest.raises(BodyError, match="did not arrive within") as refused:
+    with pytest.raises(RefusedError, match="did not arrive within") as refused:
         asyncio.run(read())
     assert refused.value.status == 408
 
@@ -355,10 +365,10 @@ def test_a_full_queue_is_told_in_a_sentence(asking: Asking) -> None:
 
 
 def test_a_connection_on_which_no_request_begins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_module, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.3)
     with bound_socket("127.0.0.1", None) as listening:
         port = listening.getsockname()[1]
-        with serving(Guard(behind, Rules(), Uploads()), listening):
+        with serving(Guard(behind, Uploads()), listening):
             for begun in (b"", b"GET / HTTP/1.1\r\nHost: 127"):
                 with socket.create_connection(("127.0.0.1", port), timeout=10) as slow:
                     slow.sendall(begun)

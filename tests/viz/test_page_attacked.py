@@ -19,7 +19,7 @@ from fuzzing import some
 from page_client import COMMAND, Client, PageServer, page_server, preview_bytes
 
 from meq.viz.app.guard import FULL
-from meq.viz.app.requests import admit_picture
+from meq.viz.app.uploads import admit_picture
 
 pytestmark = pytest.mark.fuzz
 
@@ -32,7 +32,7 @@ SLOW = """
 import meq.viz.app.measuring as measuring
 measuring.COMMAND = '''
 import time
-import meq.viz.app.measuring_process as process
+import meq.viz.app.measuring as process
 answer = process.answer
 def slowly(model, question):
     end = time.monotonic() + 6

@@ -102,13 +102,13 @@ def _eliminated(
     inner = Inverse(matrix, within=rest, tol=tol / 10, budget=budget)
     through = matrix.block(own, rest).after(inner)
     own_own, rest_own = matrix.block(own, own), matrix.block(rest, own)
-    solved = solve_linear(
+    x, residual = solve_linear(
         lambda v: v - own_own.push(v) - through.push(rest_own.push(v)),
         b[own] + through.push(b[rest]),
         tol=tol,
         budget=budget,
     )
-    return solved.x, max(solved.residual, inner.residual)
+    return x, max(residual, inner.residual)
 
 
 class _Direction:
@@ -224,8 +224,8 @@ def _derive(
         return evaluate(moved, sample.state, inputs)
 
     b = matrix.rows.flat(_along(image, sample.state))
-    solved = solve_linear(lambda v: v - matrix.push(v), b, tol=tol, budget=budget)
-    equilibrium, closed_form, worst = matrix.rows.state(solved.x), None, math.nan
+    solved, residual = solve_linear(lambda v: v - matrix.push(v), b, tol=tol, budget=budget)
+    equilibrium, closed_form, worst = matrix.rows.state(solved), None, math.nan
     if nested:
         x, worst = nested_solve(matrix, b, tol=tol, budget=budget)
         closed_form = matrix.rows.state(x)
@@ -234,7 +234,7 @@ def _derive(
         equilibrium=equilibrium,
         nested=closed_form,
         read=read,
-        residual=column([solved.residual]),
+        residual=column([residual]),
         nested_residual=column([worst]),
         disagreement=column([_distance(equilibrium, closed_form)]),
         read_distance=column([_distance(equilibrium, read)]),

@@ -79,20 +79,37 @@ class Diagnosis(Measurements):
     answers: Answers | None
     """What labelled samples showed; None where none were given."""
 
-    def __str__(self) -> str:
+    @property
+    def singular(self) -> bool:
+        """Could I - J not be inverted for some sample? Then there is no table of influence."""
+        return not bool((self.solve_residual <= SOLVED).all())
+
+    def numbers(self) -> list[tuple[str, str, str]]:
+        """What was measured: its name, the median and range over the samples, and what it means."""
         steps = "already there" if bool((self.further_steps == 0).all()) else spread(self.further_steps)
         rows = [
-            ["spectral radius of the undamped map", radius_in_words(self.radius, *self.radius_bounds)],
-            ["spectral radius as iterated (damped)", radius_in_words(self.damped_radius, *self.damped_bounds)],
-            ["|J|, rms singular value", spread(self.statistic)],
-            ["residual at the read state", spread(self.residual)],
-            [f"further steps to {self.tol:g}, predicted", steps],
-            ["steps until at rest, measured", spread(self.settling_steps)],
-            *([f"cross/self, {name}", spread(values)] for name, values in self.cross_self.items()),
-            *([f"mean gate, {name}", spread(values)] for name, values in self.gates.items()),
-            *([f"answer moved by {name}", spread(values)] for name, values in self.answer.items()),
-            ["states differ between samples by", number(self.spread)],
-        ]
+            ("spectral radius, undamped", radius_in_words(self.radius, *self.radius_bounds),
+             "below 1: the map itself would settle nearby"),
+            ("spectral radius, as iterated", radius_in_words(self.damped_radius, *self.damped_bounds),
+             "below 1: what is iterated settles; the distance to 1 is its pace"),
+            ("|J|, rms singular value", spread(self.statistic),
+             "size of the Jacobian: 1 for a step that changes nothing; the penalty holds it in a range"),
+            ("residual at the read state", spread(self.residual),
+             "relative length of one more whole step; the largest modality"),
+            (f"further steps to {self.tol:g}", steps, "predicted from pace and residual"),
+            ("steps until at rest", spread(self.settling_steps), "measured, by going on"),
+        ]  # fmt: skip
+        by_modality = (
+            ("cross/self, {}", self.cross_self, "how much its update listens to the others, over itself"),
+            ("mean gate, {}", self.gates, "share of a proposed change that is taken"),
+            ("answer moved by {}", self.answer, "change of the logits when this input changes by its size"),
+        )
+        for what, values, meaning in by_modality:
+            rows += [(what.format(name), spread(each), meaning) for name, each in values.items()]
+        differ = "between samples, relative; 0: all inputs end in one state"
+        return [*rows, ("states differ by", number(self.spread), differ)]
+
+    def __str__(self) -> str:
         title = f"{len(self.radius)} of {self.samples} samples" + (
             f", {self.diverged} diverged" if self.diverged else ""
         )
@@ -100,8 +117,9 @@ class Diagnosis(Measurements):
         for name, finding in self.findings.items():
             parts += [f"{QUESTIONS[name]}? {finding.answer}", *_wrapped(finding.words)]
         parts.append("")
+        rows = [[name, value] for name, value, _ in self.numbers()]
         parts += [text_table([title, "median [min, max]"], rows), ""]
-        if bool((self.solve_residual <= SOLVED).all()):
+        if not self.singular:
             parts += [square_table("equilibrium of / pushed by", self.influence), ""]
             parts += [square_table("equilibrium of / input of", self.inputs), ""]
         else:

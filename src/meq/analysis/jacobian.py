@@ -66,7 +66,8 @@ def measure_blocks(
         places = matrix.rows.places
         spectral.append({a: {b: _block_norm(matrix, a, b, tol=tol, exact=exact) for b in places} for a in places})
         if exact:
-            sizes.append({a: {b: _frobenius(matrix.dense()[places[a], places[b]]) for b in places} for a in places})
+            dense = matrix.dense()
+            sizes.append({a: {b: _frobenius(dense[places[a], places[b]]) for b in places} for a in places})
         products += matrix.products
     if exact:
         frobenius = join_samples(sizes)

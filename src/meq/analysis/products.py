@@ -390,20 +390,16 @@ class Inverse(LinearMap):
 
     def _solved(self, product: Product, b: np.ndarray, *, transposed: bool) -> np.ndarray:
         if self.singular:
-            solved = LinearSolution(np.full_like(b, np.nan), np.inf)
+            x, residual = np.full_like(b, np.nan), np.inf
         elif self.factors is None:
-            solved = solve_linear(product, b, tol=self.tol, budget=self.budget)
+            x, residual = solve_linear(product, b, tol=self.tol, budget=self.budget)
         else:
-            solved = self._by_factors(product, b, transposed=transposed)
-        self.residual = max(self.residual, solved.residual)
-        return solved.x
+            from scipy.linalg import lu_solve
 
-    def _by_factors(self, product: Product, b: np.ndarray, *, transposed: bool) -> LinearSolution:
-        from scipy.linalg import lu_solve
-
-        x = lu_solve(self.factors, b.ravel(), trans=1 if transposed else 0)
-        size = float(np.linalg.norm(b))
-        return LinearSolution(x, float(np.linalg.norm(b.ravel() - product(x)) / size) if size else 0.0)
+            x, size = lu_solve(self.factors, b.ravel(), trans=1 if transposed else 0), float(np.linalg.norm(b))
+            residual = float(np.linalg.norm(b.ravel() - product(x)) / size) if size else 0.0
+        self.residual = max(self.residual, residual)
+        return x
 
 
 def _factored(whole: np.ndarray) -> tuple[Any, float]:
@@ -417,25 +413,17 @@ def _factored(whole: np.ndarray) -> tuple[Any, float]:
     return factors, float(size * lapack.dgecon(factors[0], size)[0])
 
 
-@dataclass(frozen=True)
-class LinearSolution:
-    """x with A x = b, and how well: |b - A x| / |b|."""
-
-    x: np.ndarray
-    residual: float
-
-
-def solve_linear(product: Product, b: np.ndarray, *, tol: float, budget: int) -> LinearSolution:
-    """Solve A x = b by GMRES, A known by its products; the residual is that of the answer, not GMRES's own estimate."""
+def solve_linear(product: Product, b: np.ndarray, *, tol: float, budget: int) -> tuple[np.ndarray, float]:
+    """x with A x = b by GMRES, A known by its products, and |b - A x| / |b|, which is not GMRES's own estimate."""
     from scipy.sparse.linalg import LinearOperator, gmres  # on use: importing meq stays light
 
     size = float(np.linalg.norm(b))
     if size == 0:
-        return LinearSolution(np.zeros_like(b), 0.0)
+        return np.zeros_like(b), 0.0
     matrix = LinearOperator((len(b), len(b)), matvec=product, dtype=np.float64)
     restart = min(len(b), 50, budget)
     x, _ = gmres(matrix, b, rtol=tol, atol=0.0, restart=restart, maxiter=max(1, budget // restart))
-    return LinearSolution(x, float(np.linalg.norm(b - product(x)) / size))
+    return x, float(np.linalg.norm(b - product(x)) / size)
 
 
 def precision(state: State) -> float:

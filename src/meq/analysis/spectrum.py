@@ -93,24 +93,31 @@ def leading_eigenvalue(
 
 def spectrum_of(matrices: Sequence[Matrix], *, damping: float, tol: float, norms: bool, exact: bool) -> Spectrum:
     """`leading_eigenvalue` of Jacobians that are at hand."""
-    found = [_measure(matrix.damped(damping), tol, norms=norms, exact=exact) for matrix in matrices]
-    for sample in [row for row, (pair, *_) in enumerate(found) if pair is NOT_FOUND]:
-        warnings.warn(
-            f"the spectral radius of sample {sample} was not found in {RESTARTS} restarts of Arnoldi, because its "
-            "largest eigenvalues are too close in modulus: it is reported as NaN; a larger tol may find it",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+    pairs, sizes, costs, norm_costs = [], [], [], []
+    for sample, matrix in enumerate(matrix.damped(damping) for matrix in matrices):
+        before = matrix.products
+        found = leading_pairs(matrix, 1, tol, exact=exact)
+        if matrix.rows.size and not found:
+            warnings.warn(
+                f"the spectral radius of sample {sample} was not found in {RESTARTS} restarts of Arnoldi, because its "
+                "largest eigenvalues are too close in modulus: it is reported as NaN; a larger tol may find it",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        pairs += found or [MISSING]
+        costs.append(matrix.products - before)
+        sizes.append(matrix.norm(tol=tol, exact=exact) if matrix.rows.size and (norms or exact) else math.nan)
+        norm_costs.append(matrix.products - before - costs[-1])
     return Spectrum(
-        radius=column(abs(pair.value) for pair, *_ in found),
-        lowest=column(pair.lowest for pair, *_ in found),
-        highest=column(pair.highest for pair, *_ in found),
-        condition=column(pair.condition for pair, *_ in found),
-        eigenvalue=torch.tensor([pair.value for pair, *_ in found], dtype=torch.complex128),
-        residual=column(pair.residual for pair, *_ in found),
-        operator_norm=column(size for _, size, _ in found),
-        products=torch.tensor([counts[0] for *_, counts in found]),
-        norm_products=torch.tensor([counts[1] for *_, counts in found]),
+        radius=column(abs(pair.value) for pair in pairs),
+        lowest=column(pair.lowest for pair in pairs),
+        highest=column(pair.highest for pair in pairs),
+        condition=column(pair.condition for pair in pairs),
+        eigenvalue=torch.tensor([pair.value for pair in pairs], dtype=torch.complex128),
+        residual=column(pair.residual for pair in pairs),
+        operator_norm=column(sizes),
+        products=torch.tensor(costs),
+        norm_products=torch.tensor(norm_costs),
         damping=damping,
     )
 
@@ -146,7 +153,7 @@ def leading_eigenvalues(operator: Any, solution: Solution, *, count: int = 12, t
         raise ValueError(f"count must be at least 1, got {count}")
     matrices = list(jacobians(operator, solution))
     found = [leading_pairs(matrix, count, tol) for matrix in matrices]
-    padded = [[*pairs[:count], *[NO_MAP] * (count - len(pairs))] for pairs in found]
+    padded = [[*pairs[:count], *[MISSING] * (count - len(pairs))] for pairs in found]
     return Eigenvalues(
         values=torch.tensor([[pair.value for pair in row] for row in padded], dtype=torch.complex128),
         residual=torch.tensor([[pair.residual for pair in row] for row in padded], dtype=torch.float64),
@@ -175,16 +182,6 @@ def spectral_radius(operator: Any, solution: Solution, *, tol: float = 1e-3) -> 
             stacklevel=3,  # above the check of the options
         )
     return found.radius.to(next(iter(solution.state.values())))
-
-
-def _measure(matrix: Matrix, tol: float, *, norms: bool, exact: bool) -> tuple[Pair, float, tuple[int, int]]:
-    """The eigenpair, the operator norm, and the products that they cost."""
-    before, size = matrix.products, math.nan
-    pair = leading_pair(matrix, tol, exact=exact)
-    cost = matrix.products - before
-    if matrix.rows.size and (norms or exact):
-        size = matrix.norm(tol=tol, exact=exact)
-    return pair, size, (cost, matrix.products - before - cost)
 
 
 def radius_in_words(radius: Float[Tensor, " B"], lowest: Float[Tensor, " B"], highest: Float[Tensor, " B"]) -> str:
@@ -216,42 +213,39 @@ class Pair:
         return bool(self.highest - self.lowest <= 2 * UNCERTAIN * abs(self.value))
 
 
-NOT_FOUND = Pair(complex(math.nan, 0), math.nan, math.nan)
-NO_MAP = Pair(complex(math.nan, 0), math.nan, math.nan)
+MISSING = Pair(complex(math.nan, 0), math.nan, math.nan)
+"""Stands for what was not found, and for samples without any real token, which have no map."""
 
 
-def leading_pair(matrix: Matrix, tol: float, *, exact: bool) -> Pair:
-    """The eigenvalue of largest modulus: by Arnoldi, or from the matrix where it is small or that is not enough."""
-    size = matrix.rows.size
-    if size == 0:
-        return NO_MAP  # a sample without any real token has no map
-    if exact or size <= SMALL:
-        return dense_pairs(matrix, 1)[0]
-    found = _arnoldi_pair(matrix, tol)
-    if found is not None and found.is_certain:
-        return found
-    limit = FALLBACK_LIMIT if found is None else FORM_LIMIT
-    return dense_pairs(matrix, 1)[0] if size <= limit else found or NOT_FOUND
+def leading_pairs(matrix: Matrix, count: int, tol: float, *, exact: bool = False) -> list[Pair]:
+    """Largest modulus first: by Arnoldi, or from the matrix where it is small or Arnoldi is not enough.
 
-
-def leading_pairs(matrix: Matrix, count: int, tol: float) -> list[Pair]:
-    """Largest modulus first; none for a sample without real tokens, or where Arnoldi fails on a large matrix."""
+    None for a sample without real tokens, or where Arnoldi fails on a large matrix. A single pair is looked for once at
+    the tolerance asked for, and once more at the one that its condition calls for.
+    """
     size = matrix.rows.size
     if size == 0:
         return []
-    if size <= max(SMALL, count + 2):  # ARPACK wants room above the number of pairs
+    if exact or size <= max(SMALL, count + 2):  # ARPACK wants room above the number of pairs
         return dense_pairs(matrix, count)
-    if not matrix.pull(_start(size)).any():
+    start = _start(size)
+    if not matrix.pull(start).any():  # a map that ignores its state, of which ARPACK would make an error
         return [Pair(0j, 0.0, 1.0, 0.0, 0.0)] * count
-    found = _arnoldi(matrix, transposed=True, count=count, tol=tol, start=_start(size))
-    if found is None:
+    first, values, vectors = None, np.zeros(0), np.zeros((0, 0))
+    for _ in range(2 if count == 1 else 1):
+        found = _arnoldi(matrix, transposed=True, count=count, tol=tol, start=start)
+        if found is None:
+            break
+        values, vectors = found
+        first = _judged(matrix, values, vectors, tol)
+        if first.is_certain or not math.isfinite(first.condition):
+            break
+        tol, start = max(tol * UNCERTAIN / first.condition, 1e-14), vectors[:, 0].real.copy()
+    if first is None:
         return dense_pairs(matrix, count) if size <= FALLBACK_LIMIT else []
-    values, vectors = found
-    first = _judged(matrix, values, vectors, tol)
     if not first.is_certain and size <= FORM_LIMIT:
         return dense_pairs(matrix, count)
-    order = by_modulus(values)
-    return [first, *(_checked(matrix, values[place], vectors[:, place]) for place in order[1:])]
+    return [first, *(_checked(matrix, values[place], vectors[:, place]) for place in by_modulus(values)[1:])]
 
 
 def dense_pairs(matrix: Matrix, count: int) -> list[Pair]:
@@ -308,23 +302,6 @@ def by_modulus(values: np.ndarray) -> list[int]:
     return sorted(
         range(len(values)), key=lambda place: (-round(float(abs(values[place])), 9), -float(values[place].imag))
     )
-
-
-def _arnoldi_pair(matrix: Matrix, tol: float) -> Pair | None:
-    """Once at the tolerance asked for, and once more at the one that the eigenvalue's condition calls for."""
-    start = _start(matrix.rows.size)
-    if not matrix.pull(start).any():
-        return Pair(0j, 0.0, 1.0, 0.0, 0.0)  # a map that ignores its state, of which ARPACK would make an error
-    found = None
-    for _ in range(2):
-        pairs = _arnoldi(matrix, transposed=True, count=1, tol=tol, start=start)
-        if pairs is None:
-            return found
-        found = _judged(matrix, *pairs, tol)
-        if found.is_certain or not math.isfinite(found.condition):
-            return found
-        tol, start = max(tol * UNCERTAIN / found.condition, 1e-14), pairs[1][:, 0].real.copy()
-    return found
 
 
 def _judged(matrix: Matrix, values: np.ndarray, vectors: np.ndarray, tol: float) -> Pair:

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from meq.cli.checks import check_device, check_folder
-from meq.cli.errors import errors_in_words
-from meq.cli.options import AsJson, Debug, EncoderNames, SkipBad, with_options
-from meq.cli.output import Bars, say
+from meq.cli.errors import resumable
+from meq.cli.options import AsJson, EncoderNames, SkipBad, command
+from meq.cli.output import Bars, print_result, say
 from meq.data.findings import Findings
 from meq.data.request import DATA_SETS, DataRequest
 from meq.records import dumps
@@ -27,6 +27,7 @@ SHOWN = 5
 
 
 @data_app.command("list")
+@command
 def list_data(as_json: AsJson = False) -> None:
     """The data sets that are known by name. Any table of yours is one too: meq data check data.csv --label y ..."""
     if as_json:
@@ -43,24 +44,22 @@ def list_data(as_json: AsJson = False) -> None:
 
 
 @data_app.command()
-@with_options
+@command
 def check(
     request: DataRequest,
     decode: Annotated[bool, typer.Option(help="Decode every picture and sound, or only read its head.")] = True,
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Walk a data set: what is there, what is missing, what is wrong, and where. Fails if something is wrong."""
-    with errors_in_words(debug):
-        from meq.data.check import inspect_data
+    from meq.data.check import inspect_data
 
-        inspection = inspect_data(request, decode=decode)
-        print(dumps(inspection) if as_json else inspection, end="" if as_json else "\n")
+    inspection = inspect_data(request, decode=decode)
+    print_result(inspection, as_json=as_json)
     raise typer.Exit(0 if inspection.ok else 1)
 
 
 @data_app.command()
-@with_options
+@command
 def show(
     request: DataRequest,
     part: Annotated[str, typer.Option(help="The split to show examples of.")] = "train",
@@ -68,23 +67,21 @@ def show(
     seed: Annotated[int, typer.Option(help="Which ones: 0 takes the first, others are drawn.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Draw them into this picture, .png or .jpg.")] = None,
     skip_bad: SkipBad = False,
-    debug: Debug = False,
 ) -> None:
     """Print a few examples, and draw them with --out."""
-    with errors_in_words(debug):
-        from meq.viz.sheet import check_sheet, choose_examples, describe_examples, save_sheet
+    from meq.viz.sheet import check_sheet, choose_examples, describe_examples, save_sheet
 
-        if out is not None:
-            check_sheet(out)
-        opened = request.open(Findings("skip" if skip_bad else "raise"))
-        examples = choose_examples(opened, part, count, seed=seed)
-        print(describe_examples(opened, examples))
-        if out is not None:
-            save_sheet(opened, examples, out)
-            print(f"drawn: {out}")
+    if out is not None:
+        check_sheet(out)
+    opened = request.open(Findings("skip" if skip_bad else "raise"))
+    examples = choose_examples(opened, part, count, seed=seed)
+    print(describe_examples(opened, examples))
+    if out is not None:
+        save_sheet(opened, examples, out)
+        print(f"drawn: {out}")
 
 
-@with_options
+@command
 def encode(
     request: DataRequest,
     encoders: EncoderNames,
@@ -95,7 +92,6 @@ def encode(
     skip_bad: SkipBad = False,
     verify: Annotated[bool, typer.Option(help="Hash the store's files first, and see to damaged ones.")] = False,
     on_damage: Annotated[str, typer.Option(help="What damage leads to: encode (again) or raise.")] = "encode",
-    debug: Debug = False,
 ) -> None:
     """Fill a feature store: every picture, text and sound once. Interrupt it as you like, the same command goes on.
 
@@ -104,7 +100,7 @@ def encode(
 
     Many processes share the work: torchrun --nproc-per-node 2 -m meq encode ...
     """
-    with errors_in_words(debug, hint="what was encoded is kept, and the same command goes on from there"):
+    with resumable("what was encoded is kept, and the same command goes on from there"):
         import torch
 
         from meq.data.table_files import is_table
@@ -125,7 +121,7 @@ def encode(
         data = request.open(findings)
         named = preferred_names(data, chosen) if is_table(request.data) else chosen
         made = encoders_by_kind(data, named, batch_size=batch_size, device=device or encoding_device())
-        with Bars(Console(stderr=True), shown=first) as bars:
+        with Bars(shown=first) as bars:
             done = encode_and_count(data, made, store=place, on_bad=findings.on_bad, progress=bars)
         if first:
             _show_encoded(done, findings, store)

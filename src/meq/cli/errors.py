@@ -51,18 +51,18 @@ RUNNING: ContextVar[Any] = ContextVar("the command that is running", default=Non
 
 
 @contextmanager
-def errors_in_words(debug: bool, *, hint: str | Callable[[], str] | None = None) -> Iterator[None]:
-    """One sentence instead of a traceback, unless the error is ours; what can be resumed says how.
-
-    A hint that depends on how far the work has come is a function, called when it is needed.
-    """
+def errors_in_words(debug: bool) -> Iterator[None]:
+    """One sentence instead of a traceback, unless the error is ours; every command runs in such a block."""
     try:
         with terminable():
             yield
     except CONTROL:
         raise
     except KeyboardInterrupt as error:
-        raise typer.Exit(_interrupted(error, _further(hint))) from None
+        # a run that was asked to stop raises an interruption of its own kind, with the number of the signal
+        terminated = getattr(error, "number", signal.SIGINT) == signal.SIGTERM
+        print(f"\n{'terminated' if terminated else 'interrupted'}{_way_on(error)}", file=sys.stderr)
+        raise typer.Exit(TERMINATED if terminated else INTERRUPTED) from None
     except BrokenPipeError:
         _let_go_of_output()
         raise typer.Exit(PIPE) from None
@@ -72,22 +72,28 @@ def errors_in_words(debug: bool, *, hint: str | Callable[[], str] | None = None)
             raise typer.Exit(code) from None  # `from` a StopIteration, a context manager would pass on that one
         if debug:
             raise
-        further = _further(hint) if is_memory(error) else ""
+        further = _way_on(error) if is_memory(error) else ""
         print(f"error: {in_flags(in_words(error))}{further}", file=sys.stderr)
         raise typer.Exit(USER) from None
 
 
-def _further(hint: str | Callable[[], str] | None) -> str:
-    """The way on, as the end of a sentence."""
-    words = hint() if callable(hint) else hint
-    return f"; {words}" if words else ""
+@contextmanager
+def resumable(way_on: str | Callable[[], str]) -> Iterator[None]:
+    """Whoever interrupts this block, or runs out of memory in it, is told how to go on.
+
+    Words that depend on how far the work has come are a function, called when they are needed.
+    """
+    try:
+        yield
+    except BaseException as error:
+        error.way_on = way_on  # type: ignore[attr-defined]
+        raise
 
 
-def _interrupted(error: KeyboardInterrupt, further: str) -> int:
-    """A run that was asked to stop raises an interruption of its own kind, with the number of the signal."""
-    terminated = getattr(error, "number", signal.SIGINT) == signal.SIGTERM
-    print(f"\n{'terminated' if terminated else 'interrupted'}{further}", file=sys.stderr)
-    return TERMINATED if terminated else INTERRUPTED
+def _way_on(error: BaseException) -> str:
+    """What `resumable` says of the block that the error comes from, as the end of a sentence."""
+    words = getattr(error, "way_on", "")
+    return f"; {words() if callable(words) else words}" if words else ""
 
 
 def _report_bug(error: Exception) -> int:

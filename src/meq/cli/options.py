@@ -14,6 +14,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
+from meq.cli.errors import errors_in_words
 from meq.data.request import DATA_SETS, DataRequest, parse_options
 from meq.encoders.catalogue import names_for
 from meq.options import nearest
@@ -83,18 +84,18 @@ class FieldOption:
     """From what typer gives to what the field holds."""
 
 
-def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a parameter whose type is a dataclass stand for one option per field.
+def command(body: Callable[..., None]) -> Callable[..., None]:
+    """A command: errors are told in words, --debug shows their traceback, and dataclasses stand for their fields.
 
     `config: TrainConfig = SMALL` becomes --epochs, --learning-rate and so on. Names and types are those of the fields,
     defaults those of the given object, and the help is the text below each field. A field of several texts, `images`,
     becomes an option to repeat, --image. A parameter of the command's own that has the name of such an option is asked
     in its place; where it is not None, the dataclass gets its value, too.
     """
-    hints = get_type_hints(command, include_extras=True)
+    hints = get_type_hints(body, include_extras=True)
     parameters: dict[str, inspect.Parameter] = {}
     made: dict[str, tuple[type, Any, list[FieldOption]]] = {}
-    own = inspect.signature(command).parameters
+    own = inspect.signature(body).parameters
     for name, parameter in own.items():
         kind = hints[name]
         if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)):
@@ -105,23 +106,25 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         made[name] = (kind, defaults, options)
         parameters |= {each.parameter.name: each.parameter for each in options if each.parameter.name not in own}
 
-    @functools.wraps(command)
+    @functools.wraps(body)
     def call(**given: Any) -> None:
         arguments = {name: value for name, value in given.items() if name in own}
-        for name, (kind, defaults, options) in made.items():
-            values = {} if defaults is None else {each.field: getattr(defaults, each.field) for each in options}
-            for each in options:
-                value = given.get(each.parameter.name)
-                if value is not None:
-                    values[each.field] = each.convert(value)
-                elif each.required:
-                    values[each.field] = None
-            arguments[name] = kind(**values)
-        command(**arguments)
+        with errors_in_words(given["debug"]):
+            for name, (kind, defaults, options) in made.items():
+                values = {} if defaults is None else {each.field: getattr(defaults, each.field) for each in options}
+                for each in options:
+                    value = given.get(each.parameter.name)
+                    if value is not None:
+                        values[each.field] = each.convert(value)
+                    elif each.required:
+                        values[each.field] = None
+                arguments[name] = kind(**values)
+            body(**arguments)
 
+    parameters["debug"] = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
     call.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     call.__annotations__ = {name: each.annotation for name, each in parameters.items()}
-    del call.__wrapped__  # or typer would look at the command below
+    del call.__wrapped__  # or typer would look at the body
     return call
 
 

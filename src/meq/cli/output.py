@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from meq.errors import printable
+from meq.records import dumps
 
 RECORD = "record.json"
 
@@ -23,19 +24,24 @@ def say(*lines: str, console: Console | None = None) -> None:
         (console or Console(stderr=True)).print(line, highlight=False, markup=False, soft_wrap=True)
 
 
+def print_result(found: Any, *, as_json: bool) -> None:
+    """The result of a command, as the text it makes of itself, or as JSON for machines."""
+    print(dumps(found).rstrip() if as_json else found)
+
+
 class Bars:
     """A bar with the time left for each thing that is done; a line at its end where there is no terminal."""
 
-    def __init__(self, console: Console, *, shown: bool) -> None:
-        self.console, self.shown = console, shown
+    def __init__(self, *, shown: bool = True) -> None:
+        self.console, self.shown = Console(stderr=True), shown
         self.tasks: dict[str, TaskID] = {}
         self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(elapsed_when_finished=True),
-            console=console,
-            disable=not (shown and console.is_terminal),
+            console=self.console,
+            disable=not (shown and self.console.is_terminal),
         )
 
     def __enter__(self) -> Bars:

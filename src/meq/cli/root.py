@@ -31,7 +31,7 @@ HELP = "Mutual equilibrium: multimodal learning by coupled fixed points, from yo
 
 
 class Page(TyperCommand):
-    """A command whose help is shown as it is written, and whose errors are told in words, wherever they come from."""
+    """A command whose help is shown as it is written, and whose errors speak of its own options."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -41,7 +41,7 @@ class Page(TyperCommand):
                 each.help = as_written(written)  # type: ignore[attr-defined]
 
     def invoke(self, ctx: Any) -> Any:
-        with running(self), errors_in_words(bool(ctx.params.get("debug"))):
+        with running(self):
             return super().invoke(ctx)
 
 

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from meq import tables
 from meq.cli.checks import check_data, check_folder, check_there
-from meq.cli.errors import errors_in_words
-from meq.cli.options import AsJson, Debug, Root, by_part, with_options
+from meq.cli.errors import resumable
+from meq.cli.options import AsJson, Root, by_part, command
 from meq.cli.output import Bars, typed_command
 from meq.cli.understand import looked_at
 from meq.data.request import DataRequest
@@ -29,24 +29,26 @@ if TYPE_CHECKING:
 
 study_app = typer.Typer(no_args_is_help=True, help="Studies: several arms, several seeds.")
 Folder = Annotated[Path, typer.Argument(help="The study's folder.")]
+Features = Annotated[Path | None, typer.Option(help="A folder that keeps encoded features.")]
+ReadFolder = Annotated[Path | None, typer.Option(help="Folder of the set that is only read, such as COD10K.")]
 
 
 @study_app.command("list")
+@command
 def list_studies(
     name: Annotated[str | None, typer.Argument(help="Tell all about one of them.")] = None, as_json: AsJson = False
 ) -> None:
     """The studies that can be run by name."""
-    with errors_in_words(False):
-        from meq.studies.recipes import describe, studies_table
+    from meq.studies.recipes import describe, studies_table
 
-        if name is not None:
-            print(f"{name}\n\n{describe(name)}")
-        else:
-            print(tables.as_json(studies_table()) if as_json else tables.as_text(studies_table()), end="")
+    if name is not None:
+        print(f"{name}\n\n{describe(name)}")
+    else:
+        print(tables.as_json(studies_table()) if as_json else tables.as_text(studies_table()), end="")
 
 
 @study_app.command()
-@with_options
+@command
 def run(
     name: Annotated[str, typer.Argument(help="A study, by a name that `meq study list` shows.")],
     request: DataRequest,
@@ -71,8 +73,8 @@ def run(
         list[int] | None, typer.Option(help="A seed; repeatable. The study's own three unless given.")
     ] = None,
     rates: Annotated[int, typer.Option(help="Learning rates tried for every arm; the best on dev stands for it.")] = 1,
-    features: Annotated[Path | None, typer.Option(help="A folder that keeps encoded features.")] = None,
-    read: Annotated[Path | None, typer.Option(help="Folder of the set that is only read, such as COD10K.")] = None,
+    features: Features = None,
+    read: ReadFolder = None,
     reuse: Annotated[
         list[Path] | None, typer.Option(help="A study's folder to take equal runs from; repeatable.")
     ] = None,
@@ -91,10 +93,9 @@ def run(
     ] = None,
     cpus: Annotated[int | None, typer.Option(help="Of each run, with --on ray; 1 unless given.", min=1)] = None,
     gpus: Annotated[float | None, typer.Option(help="Of each run, with --on ray, also 0.5; none unless given.")] = None,
-    debug: Debug = False,
 ) -> None:
     """Run a study, or go on with it: the same command resumes what was interrupted."""
-    with errors_in_words(debug, hint=f"go on with: {_same_command(name, out)}"):
+    with resumable(f"go on with: {_same_command(name, out)}"):
         from meq.studies.build import places_of
         from meq.studies.recipes import make_study
         from meq.studies.runner import choose_executor, run_study
@@ -152,18 +153,18 @@ def _changed(study: Study, *, train: Mapping[str, Any], model: Mapping[str, Any]
 
 
 @study_app.command()
+@command
 def work(
     folder: Folder,
     data: Annotated[str | None, typer.Argument(help="The table that the study runs on, if it runs on one.")] = None,
     root: Root = None,
-    features: Annotated[Path | None, typer.Option(help="A folder that keeps encoded features.")] = None,
-    read: Annotated[Path | None, typer.Option(help="Folder of the set that is only read, such as COD10K.")] = None,
+    features: Features = None,
+    read: ReadFolder = None,
     threads: Annotated[int | None, typer.Option(help="Of torch; as many as it takes unless given.", min=1)] = None,
-    debug: Debug = False,
 ) -> None:
     """Help with a study that was begun: make runs that nobody else makes, on any machine that shares its folder."""
     again = shlex.join(["meq", "study", "work", str(folder)])
-    with errors_in_words(debug, hint=f"go on with: {again}, and the same options"):
+    with resumable(f"go on with: {again}, and the same options"):
         from meq.studies.build import places_of
         from meq.studies.runner import work_on_study
 
@@ -185,42 +186,40 @@ def _same_command(name: str, out: Path | None) -> str:
 
 
 @study_app.command()
-def status(folder: Folder, as_json: AsJson = False, debug: Debug = False) -> None:
+@command
+def status(folder: Folder, as_json: AsJson = False) -> None:
     """How far a study has come."""
-    with errors_in_words(debug):
-        table = status_table(folder, read_study(folder))
-        print(tables.as_json(table) if as_json else tables.as_text(table), end="")
+    table = status_table(folder, read_study(folder))
+    print(tables.as_json(table) if as_json else tables.as_text(table), end="")
 
 
 @study_app.command()
+@command
 def table(
     folder: Folder,
     only: Annotated[list[str] | None, typer.Option(help="A table by name, such as dev-accuracy; repeatable.")] = None,
     form: Annotated[str, typer.Option("--format", help="txt, md, tex or csv.")] = "txt",
     paper: Annotated[bool, typer.Option(help="Show the paper's published figures beside ours.")] = False,
-    debug: Debug = False,
 ) -> None:
     """Print a study's tables, made from its records."""
-    with errors_in_words(debug):
-        from meq.studies.tables import tables_text
+    from meq.studies.tables import tables_text
 
-        print(tables_text(read_study(folder), folder, names=only or (), form=form, paper=paper), end="")
+    print(tables_text(read_study(folder), folder, names=only or (), form=form, paper=paper), end="")
 
 
 @study_app.command()
+@command
 def verify(
     folder: Folder,
     require_checkpoints: Annotated[bool, typer.Option(help="A checkpoint that is not there is a fault.")] = False,
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Rehash every file, recompute every metric, rebuild every table; exit with 1 if anything differs."""
-    with errors_in_words(debug):
-        from meq.studies.verify import verify as verify_folder
+    from meq.studies.verify import verify as verify_folder
 
-        found = verify_folder(folder, require_checkpoints=require_checkpoints)
-        print(dumps(found) if as_json else _verification_text(folder, found), end="")
-        raise typer.Exit(0 if found.ok else 1)
+    found = verify_folder(folder, require_checkpoints=require_checkpoints)
+    print(dumps(found) if as_json else _verification_text(folder, found), end="")
+    raise typer.Exit(0 if found.ok else 1)
 
 
 def _verification_text(folder: Path, found: Verification) -> str:
@@ -236,18 +235,18 @@ def _verification_text(folder: Path, found: Verification) -> str:
 SHOWN = ("test-accuracy", "answers-by-kind", "steps-meq")
 
 
+@command
 def demo(
     out: Annotated[Path, typer.Option(help="Where to: the same command goes on with what is there.")] = Path(
         "studies/demo"
     ),
-    debug: Debug = False,
 ) -> None:
     """Train the equilibrium and two baselines of its size on generated pictures and statements; then report.
 
     About five minutes on two cores. Nothing is downloaded.
     """
     console = Console()
-    with errors_in_words(debug, hint="the same command goes on from there"):
+    with resumable("the same command goes on from there"):
         require("matplotlib", "the report at the end")
         from meq.data.request import open_data
         from meq.runs.analyze import AnalysisOptions, analyze_run
@@ -272,7 +271,7 @@ def demo(
         scenes = open_data("scenes")
         save_sheet(scenes, list(scenes.splits["train"][:12]), drawn)
         run = out / run_place(study.reference, study.seeds[0])
-        with Bars(Console(stderr=True), shown=True) as bars:
+        with Bars() as bars:
             options, reading = AnalysisOptions(split="test"), ReadOptions(progress=bars)
             found = analyze_run(load_run(run), options=options, reading=reading)
         with looked_at(out) as looks:

@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from meq.cli.checks import check_data, check_folder
-from meq.cli.errors import errors_in_words
+from meq.cli.errors import resumable
 from meq.cli.options import (
     AsJson,
-    Debug,
     EncoderNames,
     OtherData,
     Part,
@@ -25,9 +24,9 @@ from meq.cli.options import (
     Run,
     SkipBad,
     by_part,
-    with_options,
+    command,
 )
-from meq.cli.output import Bars, next_commands, resume_command, say
+from meq.cli.output import Bars, next_commands, print_result, resume_command, say
 from meq.core.registry import BACKWARDS, SOLVERS
 from meq.data.request import DataRequest
 from meq.records import dumps
@@ -42,7 +41,7 @@ def _listed(names: Any) -> str:
     return ", ".join(name.lower() for name in names)
 
 
-@with_options
+@command
 def train(
     request: DataRequest,
     encoders: EncoderNames,
@@ -73,7 +72,6 @@ def train(
     lambda_f: Annotated[float, typer.Option(help="Weight of the residual penalty.")] = 0.3,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the run's last good checkpoint.")] = False,
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:  # fmt: skip
     """Train a model; interrupt it as you like and go on with --resume.
 
@@ -83,10 +81,9 @@ def train(
     Many processes: torchrun --nproc-per-node 2 -m meq train ...; on accelerators also accelerate launch -m meq train.
     """
     data = request.data
-    with errors_in_words(debug):
-        place = out or _new_place(data, resume)
-        _check_place(place, store, resume, data)
-    with errors_in_words(debug, hint=lambda: f"go on with: {resume_command(data, place)}"):
+    place = out or _new_place(data, resume)
+    _check_place(place, store, resume, data)
+    with resumable(lambda: f"go on with: {resume_command(data, place)}"):
         from meq.objectives import PENALTIES
         from meq.training.arms import check_recipe, fitted_to, model_options, train_arm
         from meq.training.config import check_splits, check_trackers
@@ -104,7 +101,7 @@ def train(
         check_recipe(arm, shape, penalties)
         first = os.environ.get("RANK", "0") == "0"
         smallest = config if batch_size is not None else replace(config, batch_size=1)
-        with Bars(Console(stderr=True), shown=first) as bars:
+        with Bars(shown=first) as bars:
             prepared, provenance = prepare_request(
                 request,
                 encoders.by_kind(),
@@ -208,7 +205,7 @@ def _show(record: RunRecord, out: Path, data: str) -> None:
     say(*lines, "next:", *(f"  {each}" for each in next_commands(out, data)), console=console)
 
 
-@with_options
+@command
 def evaluate(
     run: Run,
     encoders: EncoderNames,
@@ -218,14 +215,13 @@ def evaluate(
     skip_bad: SkipBad = False,
     store: Annotated[Path | None, typer.Option(help="Feature store; that of training unless given.")] = None,
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Score a trained run, on its own data or on a table like it.
 
     Says which split the weights were chosen on, whether the data is that of training, and which class is taken for
     which. The encoders are those of training; name one only if its folder has moved.
     """
-    with errors_in_words(debug), Bars(Console(stderr=True), shown=True) as bars:
+    with Bars() as bars:
         from meq.runs.evaluate import evaluate_run
         from meq.runs.load import load_run
         from meq.runs.own_data import ReadOptions
@@ -240,6 +236,6 @@ def evaluate(
         found = evaluate_run(trained, data, root=root, split=split, reading=reading)
     if trained.not_sealed is not None:
         say(trained.not_sealed)
-    print(dumps(found) if as_json else found, end="" if as_json else "\n")
+    print_result(found, as_json=as_json)
     if found.left_out:
         say(f"left out as bad: {found.left_out:,}")

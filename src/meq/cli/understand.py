@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from meq.cli.checks import check_data, check_device, check_file, check_folder, check_there
-from meq.cli.errors import errors_in_words
-from meq.cli.options import AsJson, Debug, ImageEncoder, OtherData, Part, Root, Run, SkipBad, TextEncoder
-from meq.cli.output import Bars, say
+from meq.cli.options import AsJson, ImageEncoder, OtherData, Part, Root, Run, SkipBad, TextEncoder, command
+from meq.cli.output import Bars, print_result, say
 from meq.errors import require
 from meq.options import nearest
 from meq.records import dumps
@@ -30,6 +28,7 @@ METHODS = ("grad-cam", "gradient", "gradient-x-input", "rollout")
 DEPTHS, PASSES = (1, 2, 5, 10, 20), 15
 
 
+@command
 def explain(
     image: Annotated[Path, typer.Argument(help="The picture's file.")],
     text: Annotated[str, typer.Argument(help="The text, in quotes.")],
@@ -46,37 +45,35 @@ def explain(
     image_encoder: ImageEncoder = None,
     text_encoder: TextEncoder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON instead of tables.")] = False,
-    debug: Debug = False,
 ) -> None:
     """What a trained model makes of a picture and a text, step by step: answers, residuals, heat maps, words.
 
     Writes explanation.png, .svg and .gif (or .webp), and contrast.png and .svg with --instead. A text that begins with
     a dash needs two dashes before it: meq explain --model RUN picture.png -- "-a text".
     """
-    with errors_in_words(debug):
-        require("matplotlib", "a figure")
-        from meq.runs.explain import Explainer
-        from meq.runs.load import load_run
-        from meq.runs.own_data import encoders_of_run
-        from meq.viz.animation import check_form, draw_explanation  # it imports matplotlib
+    require("matplotlib", "a figure")
+    from meq.runs.explain import Explainer
+    from meq.runs.load import load_run
+    from meq.runs.own_data import encoders_of_run
+    from meq.viz.animation import check_form, draw_explanation  # it imports matplotlib
 
-        check_form(animation)
-        if method is not None and method not in METHODS:
-            raise ValueError(f"--method cannot be {method!r}: {nearest(method, METHODS)}")
-        check_there(image, "picture")
-        check_folder(out, "--out")
-        run = load_run(model)
-        encoders = encoders_of_run(run, chosen={"image": image_encoder, "text": text_encoder})
-        explainer = Explainer(run, encoders=encoders)
-        measured = None if steps is None else range(steps + 1)
-        example = explainer.pair(image, text)
-        found: Explanation | Contrast
-        if instead is None:
-            (found,) = explainer([example], steps=measured, method=method)
-        else:
-            found = explainer.contrast(example, instead, steps=measured, method=method)
-        files = draw_explanation(found, out, form=animation)
-        _show_explanation(found, files, as_json=as_json)
+    check_form(animation)
+    if method is not None and method not in METHODS:
+        raise ValueError(f"--method cannot be {method!r}: {nearest(method, METHODS)}")
+    check_there(image, "picture")
+    check_folder(out, "--out")
+    run = load_run(model)
+    encoders = encoders_of_run(run, chosen={"image": image_encoder, "text": text_encoder})
+    explainer = Explainer(run, encoders=encoders)
+    measured = None if steps is None else range(steps + 1)
+    example = explainer.pair(image, text)
+    found: Explanation | Contrast
+    if instead is None:
+        (found,) = explainer([example], steps=measured, method=method)
+    else:
+        found = explainer.contrast(example, instead, steps=measured, method=method)
+    files = draw_explanation(found, out, form=animation)
+    _show_explanation(found, files, as_json=as_json)
 
 
 def _show_explanation(found: Explanation | Contrast, files: list[Path], *, as_json: bool) -> None:
@@ -94,6 +91,7 @@ def _show_explanation(found: Explanation | Contrast, files: list[Path], *, as_js
         print(f"drawn: {file}")
 
 
+@command
 def analyze(
     run: Run,
     data: OtherData = None,
@@ -104,13 +102,12 @@ def analyze(
     horizon: Annotated[int | None, typer.Option(help="Steps to follow them for; twice the read depth K.")] = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Diagnose a trained run: is its equilibrium healthy, who moves whom, what does each step add?
 
     Looks at test, or else at dev. What is found is kept in the run's folder, where reports find it.
     """
-    with errors_in_words(debug), Bars(Console(stderr=True), shown=True) as bars:
+    with Bars() as bars:
         from meq.runs.analyze import FOLDER, AnalysisOptions, analyze_run
         from meq.runs.load import load_run
         from meq.runs.own_data import ReadOptions
@@ -122,11 +119,12 @@ def analyze(
         if trained.folder.name == "model":
             check_folder(trained.folder.parent / FOLDER, "the analysis is kept in")
         found = analyze_run(trained, data, root=root, options=options, reading=reading)
-    print(dumps(found) if as_json else found, end="" if as_json else "\n")
+    print_result(found, as_json=as_json)
     if not as_json and trained.folder.name == "model":
         print(f"\nkept in {trained.folder.parent / FOLDER}")
 
 
+@command
 def cost(
     run: Run,
     batch_size: Annotated[int, typer.Option(help="Samples per pass.", min=1)] = 32,
@@ -142,27 +140,19 @@ def cost(
     passes: Annotated[int, typer.Option(help="Timed passes.", min=1)] = PASSES,
     device: Annotated[str | None, typer.Option(help="Where to measure; an accelerator if there is one.")] = None,
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """What a trained model costs: time, FLOPs and memory per sample, and what one more step adds.
 
     Measured at the run's own token counts, on its own data where that can be read again, its encoders included.
     """
-    with errors_in_words(debug):
-        from meq.runs.cost import cost_of_run, run_cost_table
-        from meq.runs.load import load_run
+    from meq.runs.cost import cost_of_run, run_cost_table
+    from meq.runs.load import load_run
 
-        depths, counts = _numbers(steps.split(","), "--steps 1,2,5"), _counts(tokens or ())
-        check_device(device)
-        found = cost_of_run(
-            load_run(run),
-            batch_size=batch_size,
-            steps=depths,
-            tokens=counts,
-            passes=passes,
-            device=device,
-        )
-        print(dumps(found) if as_json else as_text(run_cost_table(found)), end="")
+    depths, counts = _numbers(steps.split(","), "--steps 1,2,5"), _counts(tokens or ())
+    check_device(device)
+    trained = load_run(run)
+    found = cost_of_run(trained, batch_size=batch_size, steps=depths, tokens=counts, passes=passes, device=device)
+    print(dumps(found) if as_json else as_text(run_cost_table(found)), end="")
 
 
 def _counts(settings: Sequence[str]) -> dict[str, int]:
@@ -183,6 +173,7 @@ def _numbers(words: Sequence[str], example: str) -> list[int]:
     return numbers
 
 
+@command
 def report(
     folder: Annotated[Path, typer.Argument(help="The folder of a run or of a study.")],
     out: Annotated[
@@ -202,32 +193,30 @@ def report(
             "FOLDER-figures beside the folder; repeatable.",
         ),
     ] = None,
-    debug: Debug = False,
 ) -> None:
     """Write one HTML file on a run or a study, to be read without meq: what was run, tables, figures, examples."""
-    with errors_in_words(debug):
-        require("matplotlib", "a report")
-        if root is not None:
-            check_there(root, "file or folder")
-        from meq.viz.figures import check_figure, draw_figure
-        from meq.viz.report import check_report, default_place, is_study, write_report
+    require("matplotlib", "a report")
+    if root is not None:
+        check_there(root, "file or folder")
+    from meq.viz.figures import check_figure, draw_figure
+    from meq.viz.report import check_report, default_place, is_study, write_report
 
+    if figure:
+        check_report(folder)
+        figures = out or default_place(folder, "-figures")
+        check_folder(figures, "--out")
+        for name in figure:
+            check_figure(folder, name)
+        only_files = only_files or is_study(folder)  # figures of a study need no model
+    else:
+        check_file(check_report(folder, out), "--out")
+    with looked_at(folder, root=root, only_files=only_files) as looks:
         if figure:
-            check_report(folder)
-            figures = out or default_place(folder, "-figures")
-            check_folder(figures, "--out")
-            for name in figure:
-                check_figure(folder, name)
-            only_files = only_files or is_study(folder)  # figures of a study need no model
+            files = [file for name in figure for file in draw_figure(folder, name, figures, looks=looks)]
+            print("\n".join(f"figure: {file}" for file in files))
         else:
-            check_file(check_report(folder, out), "--out")
-        with looked_at(folder, root=root, only_files=only_files) as looks:
-            if figure:
-                files = [file for name in figure for file in draw_figure(folder, name, figures, looks=looks)]
-                print("\n".join(f"figure: {file}" for file in files))
-            else:
-                place = write_report(folder, out, looks=looks)
-                print(f"report: {place} ({os.path.getsize(place) / 1e6:.1f} MB)")
+            place = write_report(folder, out, looks=looks)
+            print(f"report: {place} ({os.path.getsize(place) / 1e6:.1f} MB)")
 
 
 @contextmanager
@@ -235,10 +224,9 @@ def looked_at(folder: Path, *, root: Path | None = None, only_files: bool = Fals
     """What a report shows beyond the files of a run or study, or None where only its files are to be read."""
     from meq.runs.showcase import look_for_report
 
-    console = Console(stderr=True)
-    with tempfile.TemporaryDirectory(prefix="meq-report-") as scratch, Bars(console, shown=True) as bars:
+    with tempfile.TemporaryDirectory(prefix="meq-report-") as scratch, Bars() as bars:
         looks = None
         if not only_files:
             looks, missing = look_for_report(folder, scratch=Path(scratch), root=root, progress=bars)
-            say(*missing, console=console)
+            say(*missing, console=bars.console)
         yield looks

@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from meq.cli.checks import check_file, check_table, check_there
-from meq.cli.errors import errors_in_words
-from meq.cli.options import AsJson, Debug, EncoderNames, Root, Run, SkipBad, with_options
+from meq.cli.options import AsJson, EncoderNames, Root, Run, SkipBad, command
 from meq.cli.output import Bars, say, summary_lines
 
 if TYPE_CHECKING:
-    from meq.viz.app.password import Password
+    from meq.viz.app.guard import Password
 
 PROBABILITIES = 20
 AUTH = "MEQ_APP_AUTH"
@@ -34,7 +32,7 @@ NEEDS_PASSWORD = (
 )
 
 
-@with_options
+@command
 def predict(
     run: Run,
     table: Annotated[Path, typer.Argument(help="A table with the columns of training: .csv, .tsv, .jsonl, .parquet.")],
@@ -48,42 +46,41 @@ def predict(
     skip_bad: SkipBad = False,
     force: Annotated[bool, typer.Option("--force", help="Write over the file of answers.")] = False,
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Answer the rows of a new table, with confidence, steps and residuals.
 
     No label column is needed. An empty cell is a missing modality. Rows stay in the order of the table; columns:
     id, line, answer, confidence, p(CLASS), steps, residual(MODALITY), stopped, note.
     """
-    with errors_in_words(debug):
-        from meq.runs.load import load_run
-        from meq.runs.predict import check_place, predict_table
-        from meq.training.prepare import say_left_out
+    from meq.runs.load import load_run
+    from meq.runs.predict import check_place, predict_table
+    from meq.training.prepare import say_left_out
 
-        check_place(out, force=force)
-        check_file(out, "--out")
-        check_table(table)
-        if root is not None:
-            check_there(root, "folder")
-        trained = load_run(run)
-        if trained.not_sealed is not None:
-            say(trained.not_sealed)
-        with Bars(Console(stderr=True), shown=True) as bars:
-            answers = predict_table(
-                trained,
-                table,
-                root=root,
-                id_column=id_column,
-                on_bad="skip" if skip_bad else "raise",
-                encoders=encoders.by_kind(),
-                progress=bars,
-            )
-        answers.save(out, probabilities=probabilities, force=force)
-        say_left_out(answers.left_out, say)
-        summary = {**answers.summary(), "file": str(out)}
-        print(json.dumps(summary, indent=1) if as_json else "\n".join(summary_lines(summary)))
+    check_place(out, force=force)
+    check_file(out, "--out")
+    check_table(table)
+    if root is not None:
+        check_there(root, "folder")
+    trained = load_run(run)
+    if trained.not_sealed is not None:
+        say(trained.not_sealed)
+    with Bars() as bars:
+        answers = predict_table(
+            trained,
+            table,
+            root=root,
+            id_column=id_column,
+            on_bad="skip" if skip_bad else "raise",
+            encoders=encoders.by_kind(),
+            progress=bars,
+        )
+    answers.save(out, probabilities=probabilities, force=force)
+    say_left_out(answers.left_out, say)
+    summary = {**answers.summary(), "file": str(out)}
+    print(json.dumps(summary, indent=1) if as_json else "\n".join(summary_lines(summary)))
 
 
+@command
 def app_command(
     run: Run,
     host: Annotated[
@@ -111,7 +108,6 @@ def app_command(
     auth_file: Annotated[
         Path | None, typer.Option(help="A file with USER:PASSWORD in its first line that only you may read.")
     ] = None,
-    debug: Debug = False,
 ) -> None:  # fmt: skip
     """A web page on which one watches a picture and a caption come to an agreement, step by step.
 
@@ -121,25 +117,24 @@ def app_command(
     To let others use it: keep it on this machine, put a web server with TLS before it and name that with --allow-host,
     with --auth-file for a password; or forward the port by ssh. A page that listens beyond this machine needs one.
     """
-    with errors_in_words(debug):
-        from meq.runs.load import load_run
-        from meq.viz.app.server import is_local, served  # pictures and pages are optional
+    from meq.runs.load import load_run
+    from meq.viz.app.server import is_local, served  # pictures and pages are optional
 
-        password = _password(auth, auth_file)
-        if password is None and not is_local(host):
-            raise ValueError(NEEDS_PASSWORD.format(host=host))
-        loaded = load_run(run)
-        with stopping() as stop, served(
-            loaded, host=host, port=port, allow_hosts=allow_host or (), password=password
-        ) as page:  # fmt: skip
-            if not is_local(host):
-                print(EXPOSED.format(port=page.port, host=host), file=sys.stderr)
-            print(f"Equilibrium Explorer: {page.address}  (Ctrl-C ends it)", flush=True)
-            _wait(stop)
+    password = _password(auth, auth_file)
+    if password is None and not is_local(host):
+        raise ValueError(NEEDS_PASSWORD.format(host=host))
+    loaded = load_run(run)
+    with stopping() as stop, served(
+        loaded, host=host, port=port, allow_hosts=allow_host or (), password=password
+    ) as page:  # fmt: skip
+        if not is_local(host):
+            print(EXPOSED.format(port=page.port, host=host), file=sys.stderr)
+        print(f"Equilibrium Explorer: {page.address}  (Ctrl-C ends it)", flush=True)
+        _wait(stop)
 
 
 def _password(auth: str | None, auth_file: Path | None) -> Password | None:
-    from meq.viz.app.password import Password
+    from meq.viz.app.guard import Password
 
     if auth_file is not None and auth is not None:
         raise ValueError(f"there are two passwords: give --auth (or {AUTH}) or --auth-file, not both")

@@ -23,8 +23,6 @@ LOOKED_AT = 300
 GENERATED = {"train": 0, "dev": 0, "test": 108}
 """Of sets that are made on the spot, so many, which any number of kinds of statements divides: thousands would keep the
 page waiting."""
-SOLVED = 0.1
-"""A linear solve that leaves more than this of its right hand side has found nothing."""
 
 Tensors = Mapping[str, Tensor]
 Found = tuple[Picture, str, int | None]
@@ -63,11 +61,6 @@ def spectrum_of_pair(model: Any, features: Tensors, masks: Tensors) -> Iteration
 def diagnosis_of_pair(model: Any, features: Tensors, masks: Tensors) -> Diagnosis:
     """Who moves whom for one pair, and the verdict."""
     return diagnose(model, _output(model, features, masks), samples=1)
-
-
-def has_influence(found: Diagnosis) -> bool:
-    """Whether I - J could be inverted, so that there is a table of influence."""
-    return bool(found.influence) and bool((found.solve_residual <= SOLVED).all())
 
 
 def _output(model: Any, features: Tensors, masks: Tensors) -> Any:

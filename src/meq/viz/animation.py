@@ -11,8 +11,8 @@ from PIL import Image
 from meq.options import checked_options, nearest
 from meq.records import write_bytes
 from meq.runs.explanation import Contrast, Explanation
-from meq.viz.colours import FAINT, INK, PALETTE, RULE, label_colours
-from meq.viz.curves import MOST_CLASSES, considered, probability_along_k
+from meq.viz.colours import FAINT, INK, MOST_CLASSES, PALETTE, RULE, class_colours
+from meq.viz.curves import probability_along_k
 from meq.viz.grid import (
     POINTS,
     add_axes,
@@ -26,10 +26,10 @@ from meq.viz.grid import (
     strengths,
     strips,
 )
-from meq.viz.style import MOST_OF_NAME, as_png, new_figure, plain, save, styled, whole_decades
+from meq.viz.style import MOST_OF_NAME, as_pixels, new_figure, plain, save, styled, whole_decades
 from meq.viz.text import set_words
 
-FORMS = {".gif": "GIF", ".webp": "WEBP"}
+FORMS = (".gif", ".webp")
 DPI, COLOURS = 100, 128
 EACH_MS, LONGER_MS = 650, 1800
 """How long a step is shown; longer the one that is read, and the last."""
@@ -65,10 +65,15 @@ def snapshot(explanation: Explanation, row: int) -> Figure:
         upper = max(bars, PICTURE if explanation.pictures else 0.0)
         lower = sum(paragraph.height for paragraph in words) / POINTS + STRIP * len(strips(explanation))
         figure = new_figure(WIDE, EDGE + TITLE + upper + 0.14 + lower + 0.34, constrained=False)
-        _draw_title(figure, explanation, row)
+        title = add_text_axes(figure, EDGE, EDGE, WIDE - 2 * EDGE, TITLE)
+        step, read, colour = explanation.steps[row], explanation.read, answer_colour(explanation, row)
+        when = f"k = {step}" + (" = K, the step that is read" if step == read else f"   (read at K = {read})")
+        title.text(0, 0, when, fontsize=12, fontweight="bold", va="top")
+        said = answer_words(explanation, row)
+        title.text(title.get_xlim()[1], 0, said, fontsize=12, va="top", ha="right", color=colour)
         for view in explanation.pictures[:1]:
             axes = add_axes(figure, EDGE + 0.03, EDGE + TITLE, PICTURE, min(upper, PICTURE))
-            draw_picture(axes, view, row, border=answer_colour(explanation, row), pixels=320)
+            draw_picture(axes, view, row, border=colour, pixels=320)
         _draw_right(figure, explanation, row)
         top = EDGE + TITLE + upper + 0.14
         for view in strips(explanation):
@@ -89,21 +94,19 @@ def animate(explanation: Explanation, path: Path | str) -> Path:
     if path.suffix.lower() not in FORMS:
         raise ValueError(f"{path}: an animation ends in .gif or .webp: {nearest(path.suffix, FORMS)}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, animation_bytes(explanation, form=FORMS[path.suffix.lower()]))
+    write_bytes(path, animation_bytes(explanation, form=path.suffix[1:].lower()))
     return path
 
 
 @checked_options
-def animation_bytes(explanation: Explanation, *, form: str = "GIF") -> bytes:
+def animation_bytes(explanation: Explanation, *, form: str = "gif") -> bytes:
     """All measured steps, one after the other, for ever."""
-    if form not in FORMS.values():
-        raise ValueError(f"there is no form {form!r}: {nearest(form, FORMS.values())}")
-    stills = [as_png(snapshot(explanation, row), dpi=DPI) for row in range(len(explanation.steps))]
-    frames = [Image.open(io.BytesIO(still), formats=["PNG"]).convert("RGB") for still in stills]
+    check_form(form)
+    frames = [as_pixels(snapshot(explanation, row), dpi=DPI) for row in range(len(explanation.steps))]
     ends = (explanation.read, explanation.steps[-1])
     durations = [LONGER_MS if step in ends else EACH_MS for step in explanation.steps]
     out = io.BytesIO()
-    if form == "GIF":
+    if form == "gif":
         # one palette for all frames, so that what stands still does not flicker; dithering would not compress
         sample = Image.new("RGB", (frames[0].width, 3 * frames[0].height))
         for place, frame in enumerate((frames[0], frames[len(frames) // 2], frames[-1])):
@@ -112,18 +115,9 @@ def animation_bytes(explanation: Explanation, *, form: str = "GIF") -> bytes:
         frames = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames]
     frames[0].save(
         out, format=form, save_all=True, append_images=frames[1:], duration=durations, loop=0, optimize=True,
-        **({} if form == "GIF" else {"quality": 80, "method": 4}),
+        **({} if form == "gif" else {"quality": 80, "method": 4}),
     )  # fmt: skip
     return out.getvalue()
-
-
-def _draw_title(figure: Figure, explanation: Explanation, row: int) -> None:
-    axes = add_text_axes(figure, EDGE, EDGE, WIDE - 2 * EDGE, TITLE)
-    step, read = explanation.steps[row], explanation.read
-    when = f"k = {step}" + (" = K, the step that is read" if step == read else f"   (read at K = {read})")
-    axes.text(0, 0, when, fontsize=12, fontweight="bold", va="top")
-    said = answer_words(explanation, row)
-    axes.text(axes.get_xlim()[1], 0, said, fontsize=12, va="top", ha="right", color=answer_colour(explanation, row))
 
 
 def _draw_right(figure: Figure, explanation: Explanation, row: int) -> None:
@@ -149,18 +143,16 @@ def _draw_bars(figure: Figure, explanation: Explanation, row: int, place: tuple[
     """Probabilities of the classes that the model considers most at K; how much height they took."""
     assert explanation.probabilities is not None
     left, top, width = place
-    shown = considered(explanation)
-    colours = label_colours(explanation.labels)
+    shown = class_colours(explanation)
     height = BAR * len(shown)
     axes = add_text_axes(figure, left, top, width, height)
     name_room, number_room = 0.42 * width * POINTS, 34.0
     room = width * POINTS - name_room - number_room
-    for number, which in enumerate(shown):
+    for number, (which, colour) in enumerate(shown.items()):
         middle, value = (number + 0.5) * BAR * POINTS, float(explanation.probabilities[row, which])
-        label = explanation.labels[which]
-        axes.text(name_room - 5, middle, plain(label, 16), fontsize=9, va="center", ha="right")
+        axes.text(name_room - 5, middle, plain(explanation.labels[which], 16), fontsize=9, va="center", ha="right")
         axes.barh(middle, room, left=name_room, height=0.6 * BAR * POINTS, color=RULE, alpha=0.5)
-        axes.barh(middle, room * value, left=name_room, height=0.6 * BAR * POINTS, color=colours[label])
+        axes.barh(middle, room * value, left=name_room, height=0.6 * BAR * POINTS, color=colour)
         axes.text(name_room + room + 4, middle, f"{value:.2f}", fontsize=9, va="center", color=INK)
     axes.set_xlim(0, width * POINTS)
     axes.set_ylim(height * POINTS, 0)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from PIL import Image
 
-from meq.runs.explanation import ModalityView
+from meq.runs.explanation import Explanation, ModalityView
 
 BLUE, VERMILION, GREEN, ORANGE = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 PURPLE, SKY, BLACK = "#CC79A7", "#56B4E9", "#22252A"
@@ -26,6 +26,8 @@ MEANINGS = {
     **dict.fromkeys(("neutral", "maybe", "unknown", "undetermined"), ORANGE),
 }
 """Colours that readers expect, for labels with these names."""
+MOST_CLASSES = 6
+"""Classes that are shown of thousands: those that the model considers most at K."""
 HEAT = ((255, 255, 255), (254, 217, 142), (254, 153, 41), (204, 76, 2))
 """Colours of heat maps and shaded words: from white to brown, and in order when printed in grey too."""
 LEVELS = 256
@@ -38,6 +40,20 @@ def label_colours(labels: Sequence[str]) -> dict[str, str]:
     if labels and all(label.lower() in MEANINGS for label in labels):
         return {label: MEANINGS[label.lower()] for label in labels}
     return {label: PALETTE[place] if place < len(PALETTE) else LOST for place, label in enumerate(labels)}
+
+
+def class_colours(found: Explanation) -> dict[int, str]:
+    """The classes that there is room for, by place, and their colours; of many the most probable ones at K.
+
+    None for a model that answers with a number.
+    """
+    if found.probabilities is None:
+        return {}
+    shown = list(range(len(found.labels)))
+    if len(shown) > MOST_CLASSES:
+        shown = found.probabilities[found.row(found.read)].nan_to_num(0).topk(MOST_CLASSES).indices.tolist()
+    known = found.labels if len(found.labels) <= len(PALETTE) else [found.labels[place] for place in shown]
+    return {place: label_colours(known)[found.labels[place]] for place in shown}
 
 
 def heat_colour(strength: float) -> tuple[int, int, int]:
@@ -59,24 +75,25 @@ def ink_on(background: str) -> str:
     return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 140 else "#FFFFFF"
 
 
-def heat_picture(view: ModalityView, row: int, *, side: int = 320) -> Image.Image:
-    """The view's picture with the heat of one measured step; `side` pixels on its longer side.
+def heat_picture(view: ModalityView, row: int | None, *, side: int = 320) -> Image.Image:
+    """The view's picture with the heat of one measured step, or without (None); `side` pixels on its longer side.
 
     The colour scale ends at the view's largest share at any step, so that pictures of several steps can be compared.
     """
-    picture = fitted(view, side)
+    if view.picture is None:
+        raise ValueError(f"{view.name!r} is of kind {view.kind!r}: there is no picture to draw on")
+    picture = fitted(view.picture, side)
+    if row is None:
+        return picture
     heat = view.heat(row, width=picture.width, height=picture.height).numpy()
     return blend(picture, heat / view.peak if view.peak > 0 else heat)
 
 
-def fitted(view: ModalityView, side: int) -> Image.Image:
+def fitted(picture: Image.Image, side: int) -> Image.Image:
     """The whole picture with `side` pixels on its longer side; small pictures keep their pixels sharp."""
-    if view.picture is None:
-        raise ValueError(f"{view.name!r} is of kind {view.kind!r}: there is no picture to draw on")
-    scale = side / max(view.picture.size)
-    size = tuple(max(SMALLEST, round(edge * scale)) for edge in view.picture.size)
-    method = Image.Resampling.NEAREST if scale > 2 else Image.Resampling.LANCZOS
-    return view.picture.resize((size[0], size[1]), method)
+    scale = side / max(picture.size)
+    wide, tall = (max(SMALLEST, round(edge * scale)) for edge in picture.size)
+    return picture.resize((wide, tall), Image.Resampling.NEAREST if scale > 2 else Image.Resampling.LANCZOS)
 
 
 def blend(picture: Image.Image, heat: Float[np.ndarray, "H W"]) -> Image.Image:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,11 @@ from torch import Tensor
 from meq.options import checked_options, nearest
 from meq.runs.explanation import Contrast, Explanation
 from meq.studies import RunRecord
-from meq.viz.colours import BLUE, FAINT, GREEN, INK, LOST, ORANGE, PALETTE, VERMILION, label_colours
+from meq.viz.colours import BLUE, FAINT, GREEN, INK, LOST, ORANGE, PALETTE, VERMILION, class_colours, label_colours
 from meq.viz.style import MOST_OF_NAME, mark_read, new_figure, plain, styled, whole_decades, whole_steps
 from meq.viz.text import MOST_LETTERS
 
 MARKERS = "osD^vP*X"
-MOST_CLASSES = 6
-"""Curves of a figure with thousands of classes: those that the model considers most at K."""
 
 Rows = Sequence[Mapping[str, Any]]
 """What a record keeps of each epoch."""
@@ -53,50 +52,48 @@ def score_along_k(
         figure = new_figure(6.4, 3.8)
         axes = figure.add_subplot()
         for place, line in enumerate(lines):
-            _line_with_band(axes, line, place)
+            values, colour = np.array(line.values, dtype=float), PALETTE[place % len(PALETTE)]
+            mean, marker = values.mean(0), MARKERS[place % len(MARKERS)]
+            if len(values) > 1:
+                spread = values.std(0, ddof=1)
+                axes.fill_between(line.steps, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
+            axes.plot(line.steps, mean, color=colour, marker=marker, label=plain(line.name, MOST_OF_NAME))
         axes.set_ylabel(plain(metric))
-        values = np.concatenate([np.array(line.values, dtype=float).ravel() for line in lines])
+        every = np.concatenate([np.array(line.values, dtype=float).ravel() for line in lines])
         if chance is not None:
             axes.axhline(chance, color=LOST, linewidth=1.0, linestyle=":", label=f"chance, {chance:.3g}")
-        if np.nanmin(values) >= 0 and np.nanmax(values) <= 1:
+        if np.nanmin(every) >= 0 and np.nanmax(every) <= 1:
             axes.set_ylim(0, 1.03)  # a share: the whole of it is shown
         if read is not None:
             mark_read(axes, read)
         whole_steps(axes)
         axes.set_title(f"{plain(metric[:1].upper() + metric[1:])} when the answer is read at step k", pad=16)
         seeds = sorted({len(line.values) for line in lines})
-        spread = f"mean and standard deviation, {' or '.join(map(str, seeds))} seeds"
-        axes.legend(loc="lower right", title="one seed" if seeds == [1] else spread, title_fontsize=8)
+        counted = f"mean and standard deviation, {' or '.join(map(str, seeds))} seeds"
+        axes.legend(loc="lower right", title="one seed" if seeds == [1] else counted, title_fontsize=8)
     return figure
 
 
 @checked_options
 def probability_along_k(found: Explanation | Contrast, *, label: str | None = None) -> Figure:
     """P(class) along k. Of a contrast: one class, solid as it is and dotted with the other content."""
+    first = found.matched if isinstance(found, Contrast) else found
+    if first.probabilities is None:
+        raise ValueError("the model answers with a number, so there are no probabilities to draw")
     with styled():
         figure = new_figure(6.4, 3.6)
         axes = figure.add_subplot()
         if isinstance(found, Contrast):
-            first = found.matched
             _contrast_curves(axes, found, label or first.answer)
         else:
-            first = found
-            shown = [label] if label is not None else [found.labels[place] for place in considered(found)]
-            _class_curves(axes, found, shown)
+            colours = {found.labels[place]: colour for place, colour in class_colours(found).items()}
+            _class_curves(axes, found, colours if label is None else {label: colours.get(label, PALETTE[0])})
         axes.set_ylim(-0.02, 1.02)
         axes.set_ylabel("probability")
         mark_read(axes, first.read)
         whole_steps(axes)
         figure.legend(loc="outside lower center", ncols=3)
     return figure
-
-
-def considered(found: Explanation) -> list[int]:
-    """Places of the classes with the largest probabilities at K, in the order of the labels: what there is room for."""
-    if found.probabilities is None:
-        raise ValueError("the model answers with a number, so there are no probabilities to draw")
-    most = min(MOST_CLASSES, len(found.labels))
-    return sorted(found.probabilities[found.row(found.read)].topk(most).indices.tolist())
 
 
 @checked_options
@@ -144,8 +141,7 @@ def training_curves(record: RunRecord) -> Figure:
         if record.vitals:
             _draw_health(health, record.vitals)
         for axes in figure.axes:
-            for alarm in record.alarms:
-                axes.axvline(alarm["epoch"], color=VERMILION, linewidth=1.2, alpha=0.8, zorder=1)
+            mark_alarms(axes, record)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             if axes in figure.axes[-2:]:
                 axes.set_xlabel("epoch")
@@ -156,25 +152,10 @@ def training_curves(record: RunRecord) -> Figure:
     return figure
 
 
-def _line_with_band(axes: Axes, line: Line, place: int) -> None:
-    values = np.array(line.values, dtype=float)
-    mean, colour = values.mean(0), PALETTE[place % len(PALETTE)]
-    if len(values) > 1:
-        spread = values.std(0, ddof=1)
-        axes.fill_between(line.steps, mean - spread, mean + spread, color=colour, alpha=0.18, linewidth=0)
-    axes.plot(
-        line.steps, mean, color=colour, marker=MARKERS[place % len(MARKERS)], label=plain(line.name, MOST_OF_NAME)
-    )
-
-
-def _class_curves(axes: Axes, found: Explanation, shown: Sequence[str]) -> None:
-    colours = label_colours(found.labels if len(found.labels) <= len(PALETTE) else shown)
-    for place, label in enumerate(shown):
-        marker = MARKERS[place % len(MARKERS)]
-        axes.plot(
-            found.steps, _chances(found, label), color=colours[label], marker=marker, label=plain(label, MOST_OF_NAME)
-        )
-    left = len(found.labels) - len(shown)
+def _class_curves(axes: Axes, found: Explanation, colours: Mapping[str, str]) -> None:
+    for marker, (label, colour) in zip(cycle(MARKERS), colours.items(), strict=False):
+        axes.plot(found.steps, _chances(found, label), color=colour, marker=marker, label=plain(label, MOST_OF_NAME))
+    left = len(found.labels) - len(colours)
     axes.set_title("Probability of each class" + (f" ({left} more are not shown)" if left else ""), pad=16)
 
 
@@ -189,26 +170,21 @@ def _contrast_curves(axes: Axes, found: Contrast, label: str) -> None:
 
 
 def _chances(found: Explanation, label: str) -> list[float]:
-    if found.probabilities is None:
-        raise ValueError("the model answers with a number, so there are no probabilities to draw")
+    assert found.probabilities is not None
     if label not in found.labels:
         raise ValueError(f"there is no label {label!r}: {nearest(label, found.labels)}")
     return found.probabilities[:, found.labels.index(label)].tolist()
 
 
 def _draw_scores(losses: Axes, score: Axes, record: RunRecord) -> None:
-    _plot(losses, _series(record.curves, "train_loss"), BLUE, "o", "train (whole objective)")
-    _plot(losses, _series(record.curves, "dev_loss"), ORANGE, "s", "dev (task alone)")
+    _plot(losses, epochs_of(record.curves, "train_loss"), BLUE, "o", "train (whole objective)")
+    _plot(losses, epochs_of(record.curves, "dev_loss"), ORANGE, "s", "dev (task alone)")
     losses.set_ylabel("loss")
     losses.set_ylim(bottom=0)
     losses.legend()
-    series, chosen = _series(record.curves, record.metric), record.selected
+    series = epochs_of(record.curves, record.metric)
     _plot(score, series, GREEN, "o", "dev")
-    if chosen.epoch is not None and chosen.value is not None:
-        score.plot(
-            [chosen.epoch], [chosen.value], marker="o", markersize=10, markerfacecolor="none", markeredgecolor=INK,
-            linestyle="", label=f"kept: epoch {chosen.epoch} ({chosen.by})",
-        )  # fmt: skip
+    mark_kept(score, record, size=10)
     if series and all(0 <= value <= 1 for value in series.values()):
         score.set_ylim(0, 1.03)  # a share: the whole of it is shown
     score.set_ylabel(plain(record.metric))
@@ -218,12 +194,12 @@ def _draw_scores(losses: Axes, score: Axes, record: RunRecord) -> None:
 def _draw_health(panels: Sequence[Axes], vitals: Rows) -> None:
     """Residual, Jacobian, gates and coupling of the equilibrium, by epoch."""
     residual, jacobian, gates, coupling = panels
-    series = _series(vitals, "residual")
+    series = epochs_of(vitals, "residual")
     _plot(residual, series, BLUE, "o", "final residual")
     whole_decades(residual, series.values())
     residual.set_ylabel("residual at K")
-    _plot(jacobian, _series(vitals, "jacobian_norm"), BLUE, "o", "|J|, rms singular value")
-    _plot(jacobian, _series(vitals, "radius"), ORANGE, "s", "spectral radius")
+    _plot(jacobian, epochs_of(vitals, "jacobian_norm"), BLUE, "o", "|J|, rms singular value")
+    _plot(jacobian, epochs_of(vitals, "radius"), ORANGE, "s", "spectral radius")
     jacobian.axhline(1, color=FAINT, linewidth=1.0, linestyle=":")
     jacobian.set_ylim(bottom=0)
     jacobian.set_ylabel("of the undamped map")
@@ -236,7 +212,22 @@ def _draw_health(panels: Sequence[Axes], vitals: Rows) -> None:
         axes.legend(loc="lower right")
 
 
-def _series(rows: Rows, key: str) -> dict[int, float]:
+def mark_alarms(axes: Axes, record: RunRecord) -> None:
+    for alarm in record.alarms:
+        axes.axvline(alarm["epoch"], color=VERMILION, linewidth=1.1, alpha=0.8, zorder=1)
+
+
+def mark_kept(axes: Axes, record: RunRecord, *, size: float) -> None:
+    """A circle around the score of the epoch whose weights were kept."""
+    kept = record.selected
+    if kept.epoch is not None and kept.value is not None:
+        axes.plot(
+            [kept.epoch], [kept.value], marker="o", markersize=size, markerfacecolor="none", markeredgecolor=INK,
+            linestyle="", label=f"kept: epoch {kept.epoch} ({kept.by})",
+        )  # fmt: skip
+
+
+def epochs_of(rows: Rows, key: str) -> dict[int, float]:
     """By epoch, where the value is known."""
     return {row["epoch"]: float(row[key]) for row in rows if row.get(key) is not None}
 

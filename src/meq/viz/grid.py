@@ -18,7 +18,7 @@ from meq.options import checked_options
 from meq.runs.explanation import Explanation, ModalityView
 from meq.studies.measures.contract import Found
 from meq.studies.measures.grounding import numbers
-from meq.viz.colours import FAINT, INK, LOST, RULE, fitted, heat_picture, ink_on, label_colours, shade
+from meq.viz.colours import FAINT, INK, LOST, RULE, heat_picture, ink_on, label_colours, shade
 from meq.viz.style import HEAT_MAP, MOST_OF_NAME, new_figure, plain, styled
 from meq.viz.text import Paragraph, Word, set_words, text_width
 
@@ -131,9 +131,8 @@ def add_text_axes(figure: Figure, left: float, top: float, width: float, height:
 
 def draw_picture(axes: Axes, view: ModalityView, row: int | None, *, border: str = RULE, pixels: int = PIXELS) -> None:
     """The whole picture, with the heat of one measured step or without (None), framed in a colour."""
-    picture = fitted(view, pixels) if row is None else heat_picture(view, row, side=pixels)
     axes.set_axis_on()
-    axes.imshow(np.asarray(picture), interpolation="nearest")
+    axes.imshow(np.asarray(heat_picture(view, row, side=pixels)), interpolation="nearest")
     _frame(axes, border, 0.8 if row is None else 3.2)
 
 

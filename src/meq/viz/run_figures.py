@@ -20,9 +20,6 @@ from meq.viz.equilibrium import eigenvalue_plane, influence_map
 from meq.viz.grid import explanation_grid
 from meq.viz.style import Drawing
 
-SINGULAR = "there is no table of influence"
-"""What a diagnosis says where I - J cannot be inverted."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ReportedRun:
@@ -32,11 +29,11 @@ class ReportedRun:
     showcase: Showcase | None
     """None if it was not looked at, or with other weights."""
 
-    @property
-    def chance(self) -> float | None:
-        """The accuracy of a random guess among equally frequent classes; None for other scores."""
-        plain = self.files.head in ("classes", "ordinal") and self.files.record.metric == "accuracy"
-        return 1 / len(self.files.labels) if plain and self.files.labels else None
+
+def chance_of(files: RunFiles) -> float | None:
+    """The accuracy of a random guess among equally frequent classes; None for other scores."""
+    guessed = files.head in ("classes", "ordinal") and files.record.metric == "accuracy"
+    return 1 / len(files.labels) if guessed and files.labels else None
 
 
 def open_reported_run(folder: Path, looks: Path | None = None) -> ReportedRun:
@@ -81,7 +78,7 @@ def score_by_step(run: ReportedRun) -> list[Drawing]:
 
     def draw(values: tuple[float, ...], name: str, metric: str, spoken: str, caption: str) -> None:
         line = Line(name=name, steps=found.steps, values=(values,))
-        figure = score_along_k([line], read=found.read, chance=run.chance, metric=metric)
+        figure = score_along_k([line], read=found.read, chance=chance_of(run.files), metric=metric)
         made.append(Drawing(figure=figure, alt=_along(spoken, found.steps, values), caption=caption))
 
     if found.metric is not None:
@@ -117,7 +114,7 @@ def residual_by_step(run: ReportedRun) -> list[Drawing]:
 def influence(run: ReportedRun) -> list[Drawing]:
     """Who moves whom."""
     found = run.showcase.diagnosis if run.showcase is not None else None
-    if found is None or SINGULAR in str(found) or not found.influence:
+    if found is None or found.singular or not found.influence:
         return []
     moved = {"title": "Response to the inputs, relative", "columns": "input of", "rows": "equilibrium of"}
     return [

@@ -23,6 +23,7 @@ from meq.data.findings import DataError
 from meq.errors import printable
 from meq.options import nearest
 from meq.records import write_bytes
+from meq.viz.colours import INK, fitted
 from meq.viz.text import Paragraph, set_words, words_of
 
 SUFFIXES = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
@@ -30,7 +31,7 @@ WIDTH, PICTURE, MARGIN, GAP = 300, 276, 12, 20
 """Pixels: of a card, of the picture in it, within it, and between cards."""
 TEXT, SMALL, PILL = 16, 12, 34
 """Pixels of letters, of small print, and of the label's height."""
-PAPER, CARD, INK, FAINT, LINE = "#f4f2ee", "#ffffff", "#22252a", "#777c85", "#dcd9d2"
+PAPER, CARD, FAINT, LINE = "#f4f2ee", "#ffffff", "#777c85", "#dcd9d2"
 TINTS = ("#2f7d4f", "#8a6d1f", "#b23a3a", "#2f5f9e", "#6f4a9e", "#3a7f86", "#a0522d", "#555b66")
 """A label's colour, by its place among the labels."""
 MOST_LINES, LONGEST = 6, 2000
@@ -162,7 +163,7 @@ class _Card:
         pictures, texts = [], []
         for name, content in example.content.items():
             if isinstance(content, Picture):
-                pictures.append(_fitted(content.open()))
+                pictures.append(fitted(content.open(), PICTURE))
             elif isinstance(content, Regions):
                 pictures.append(_with_boxes(content))
             else:
@@ -218,16 +219,9 @@ def _width(text: str, size: float) -> float:
     return float(_font(int(size)).getlength(text))
 
 
-def _fitted(picture: Image.Image) -> Image.Image:
-    """As wide as a card; small pictures keep their pixels sharp, tall ones are kept within a square."""
-    scale = min(PICTURE / picture.width, PICTURE / picture.height)
-    size = max(1, round(picture.width * scale)), max(1, round(picture.height * scale))
-    return picture.resize(size, Image.Resampling.NEAREST if scale > 2 else Image.Resampling.LANCZOS)
-
-
 def _with_boxes(regions: Regions) -> Image.Image:
     original = regions.picture.open()
-    picture = _fitted(original)
+    picture = fitted(original, PICTURE)
     pen, scale = ImageDraw.Draw(picture), picture.width / original.width
     for number, (box, name) in enumerate(zip(regions.boxes, regions.names, strict=True)):
         left, top, right, bottom = (round(edge * scale) for edge in box)

@@ -20,9 +20,10 @@ from meq.studies.measures import measured_of
 from meq.studies.measures.contract import Values, by_arm
 from meq.studies.study import Study, read_study, run_place
 from meq.studies.tables import records_of
-from meq.viz.colours import BLUE, FAINT, INK, LOST, PALETTE, VERMILION
-from meq.viz.curves import Line, residual_along_k, score_along_k
+from meq.viz.colours import BLUE, FAINT, INK, LOST, PALETTE
+from meq.viz.curves import Line, epochs_of, mark_alarms, mark_kept, residual_along_k, score_along_k
 from meq.viz.grid import grounding_grid
+from meq.viz.run_figures import chance_of
 from meq.viz.style import MOST_OF_NAME, Drawing, new_figure, plain, styled
 
 ROW = 0.42
@@ -59,11 +60,8 @@ class ReportedStudy:
     @property
     def chance(self) -> float | None:
         """The accuracy of a random guess, where all runs answer with one of several classes."""
-        for run, record in self.records.items():
-            if record.objective.task in ("classes", "ordinal") and record.metric == "accuracy" and record.scored:
-                labels = open_run_files(self.folder / run_place(*run)).labels
-                return 1 / len(labels) if labels else None
-        return None
+        scored = (run for run, record in self.records.items() if record.scored)
+        return next((chance_of(open_run_files(self.folder / run_place(*run))) for run in scored), None)
 
 
 def open_reported_study(folder: Path) -> ReportedStudy:
@@ -258,12 +256,7 @@ def _draw_training(axes: Axes, arm: str, study: Study, records: Records) -> None
         record = records.get((arm, seed))
         if record is None:
             continue
-        known = [(row["epoch"], row[record.metric]) for row in record.curves if row.get(record.metric) is not None]
-        axes.plot([x for x, _ in known], [y for _, y in known], color=PALETTE[place % len(PALETTE)], linewidth=1.3)
-        if record.selected.epoch is not None and record.selected.value is not None:
-            axes.plot(
-                [record.selected.epoch], [record.selected.value], marker="o", markersize=6, markerfacecolor="none",
-                markeredgecolor=INK, linestyle="",
-            )  # fmt: skip
-        for alarm in record.alarms:
-            axes.axvline(alarm["epoch"], color=VERMILION, linewidth=1.0, alpha=0.8, zorder=1)
+        scores = epochs_of(record.curves, record.metric)
+        axes.plot(list(scores), list(scores.values()), color=PALETTE[place % len(PALETTE)], linewidth=1.3)
+        mark_kept(axes, record, size=6)
+        mark_alarms(axes, record)

@@ -17,6 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
 from meq.records import write_bytes
 from meq.viz.colours import FAINT, HEAT, INK, PAPER, RULE
@@ -72,6 +73,10 @@ def new_figure(width: float, height: float, *, constrained: bool = True) -> Figu
 
 def as_png(figure: Figure, *, dpi: int = DPI) -> bytes:
     return _rendered(figure, "png", {"Software": None}, dpi)
+
+
+def as_pixels(figure: Figure, *, dpi: int = DPI) -> Image.Image:
+    return Image.open(io.BytesIO(as_png(figure, dpi=dpi)), formats=["PNG"]).convert("RGB")
 
 
 def as_svg(figure: Figure) -> bytes:

@@ -1,4 +1,7 @@
-"""Answers to what a person asks on the page. There is no web server here, and no request leaves anything behind."""
+"""Answers to what a person asks on the page; a refusal says what to do instead.
+
+There is no web server here, and no request leaves anything behind.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,14 @@ from meq.runs.pairs import ExamplePair, example_pairs
 from meq.studies.study import StudyError
 from meq.viz.app.measuring import MeasuringProcess
 from meq.viz.app.panels import look_panel
-from meq.viz.app.requests import RefusedError, check_read_whole, check_showable, checked_caption
+from meq.viz.app.uploads import RefusedError
 
 PATIENCE = 30.0
 """Seconds that looks are waited for when the page is closed."""
+MAX_CHARACTERS = 4000
+"""More than any text encoder here reads; what is longer does not even reach it."""
+ENDING = 40
+"""Characters of a long text that are quoted, to show where it was cut."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,3 +135,50 @@ class Explorer:
             with self._changed:
                 self._running -= 1
                 self._changed.notify_all()
+
+
+def checked_caption(text: str | None, what: str = "caption") -> str:
+    """The text without the space around it, if there is any and it is not absurdly long."""
+    caption = (text or "").strip()
+    if not caption:
+        raise RefusedError(f"The {what} is empty: type a sentence about the picture.")
+    if len(caption) > MAX_CHARACTERS:
+        raise RefusedError(
+            f"The {what} has {len(caption):,} characters, more than the {MAX_CHARACTERS:,} that are taken: shorten it."
+        )
+    try:
+        caption.encode()
+    except UnicodeEncodeError as error:
+        raise RefusedError(f"The {what} holds half a character that cannot be written: type it again.") from error
+    return caption
+
+
+def check_read_whole(explanation: Explanation, what: str = "caption") -> None:
+    """A refusal if the encoder did not read all of the text, or found no word in it."""
+    if not explanation.texts:
+        raise RefusedError(f"The {what} has no word that the model can read: type a sentence about the picture.")
+    (view,) = explanation.texts
+    if not view.truncated:
+        return
+    assert view.spans is not None
+    text, end = str(view.content), int(view.spans.max())
+    begin = max(0, end - ENDING)
+    quoted = ("…" if begin else "") + text[begin:end]
+    raise RefusedError(
+        f"The {what} is longer than the model reads: it would see {len(view.spans)} tokens, up to “{quoted}”, and "
+        f"nothing of the {len(text) - end:,} characters after that. Shorten it."
+    )
+
+
+def check_showable(explainer: Explainer) -> None:
+    """An error for a model that is not one of one picture and one text, which is what the page shows."""
+    kinds = explainer.kinds
+    if explainer.run.task.head == "choices":
+        has = "chooses among several texts"
+    elif sorted(kinds.values()) != ["image", "text"]:
+        has = "was trained on " + ", ".join(f"{name!r} ({kind})" for name, kind in kinds.items())
+    else:
+        return
+    raise ValueError(
+        f"the explorer shows models of one picture and one text, and this one {has}: use meq.runs.explain for it"
+    )

@@ -1,5 +1,5 @@
-"""Between the network and Gradio: checks who asks, under which name, for what, and how much is sent. Only what the page
-itself asks for gets through, and nothing that is uploaded is written to a file.
+"""Between the network and Gradio: checks who asks, under which name, with which password, for what, and how much is
+sent. Only what the page itself asks for gets through, and nothing that is uploaded is written to a file.
 
 Other web sites cannot use the page through the browser of somebody who visits both. A browser lets a site speak to any
 address under the site's own name, once that name is made to lead there (DNS rebinding). The name is in the header Host,
@@ -9,17 +9,24 @@ the site that asks in the header Origin; no page can forge either.
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import os
 import re
-from collections import deque
-from collections.abc import Mapping, Sequence
+import stat
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from meq.viz.app.password import PAUSE_SECONDS, WINDOW_SECONDS, Attempts, Password
 from meq.viz.app.uploads import (
     KEPT_SECONDS,
     MAX_BODY,
@@ -27,8 +34,8 @@ from meq.viz.app.uploads import (
     GoneError,
     Message,
     Receive,
+    RefusedError,
     Send,
-    UploadError,
     Uploads,
     body_parts,
     read_upload,
@@ -58,6 +65,16 @@ POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' data: blob:; object-src 'none'; base-uri 'self'; "
     "form-action 'self'; frame-ancestors 'self'"
 )
+SHORTEST = 8
+"""Characters of a password."""
+WRONG = 10
+"""Wrong passwords from one address within `WINDOW_SECONDS`, after which it is refused for as long."""
+WINDOW_SECONDS = 60.0
+PAUSE_SECONDS = 0.5
+"""Delay of the answer to a wrong one."""
+ADDRESSES = 1024
+"""Addresses whose wrong passwords are remembered; the oldest is forgotten first."""
+FORM = "give USER:PASSWORD, with a password of at least {shortest} characters"
 NOT_KEPT = {"cache-control": "no-store"}
 HEADERS = (
     (b"content-security-policy", POLICY.encode()),
@@ -120,20 +137,77 @@ class Hosts:
         return asked in self.allowed or (asked[0], None) in self.allowed
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """Under which names, and with which password."""
+@dataclass(frozen=True)
+class Password:
+    """A name and a password, kept as a hash of both."""
 
-    hosts: Hosts = field(default_factory=Hosts)
-    password: Password | None = None
-    """None: whoever can reach the page may use it."""
+    digest: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, text: str) -> Password:
+        """From USER:PASSWORD."""
+        user, colon, password = text.partition(":")
+        if not colon or not user:
+            raise ValueError(f"the password of the page has no name before it: {FORM.format(shortest=SHORTEST)}")
+        if len(password) < SHORTEST:
+            raise ValueError(f"the password of the page is too short: {FORM.format(shortest=SHORTEST)}")
+        return cls(hashlib.sha256(text.encode()).digest())
+
+    @classmethod
+    def read(cls, path: Path) -> Password:
+        """From the first line of a file that nobody else may read."""
+        try:
+            if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
+                raise ValueError(f"{path} holds a password that others may read: chmod 600 {path}")
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not a text file: its first line is to hold USER:PASSWORD") from error
+        except OSError as error:
+            raise ValueError(f"the password cannot be read from {path}: {error.strerror}") from error
+        return cls.of(lines[0].strip() if lines else "")
+
+    def opens(self, header: str) -> bool:
+        """Does the header Authorization hold it? A wrong one takes as long to check as the right one."""
+        scheme, _, said = header.partition(" ")
+        try:
+            given = base64.b64decode(said.strip(), validate=True) if scheme.lower() == "basic" else b""
+        except (binascii.Error, ValueError):
+            given = b""
+        return hmac.compare_digest(hashlib.sha256(given).digest(), self.digest)
+
+
+class Attempts:
+    """Wrong passwords by address, so that nobody tries thousands."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._wrong: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def too_many(self, address: str) -> bool:
+        """Has this address been wrong so often that it has to wait?"""
+        times = self._wrong.get(address, deque())
+        while times and times[0] <= self._clock() - WINDOW_SECONDS:
+            times.popleft()
+        return len(times) >= WRONG
+
+    def count(self, address: str) -> None:
+        """Remember a wrong password of this address."""
+        self._wrong.setdefault(address, deque(maxlen=WRONG)).append(self._clock())
+        self._wrong.move_to_end(address)
+        while len(self._wrong) > ADDRESSES:
+            self._wrong.popitem(last=False)
 
 
 class Guard:
-    """The application that the server runs; Gradio's is behind it."""
+    """The application that the server runs; Gradio's is behind it.
 
-    def __init__(self, app: Application, rules: Rules, uploads: Uploads) -> None:
-        self.app, self.rules, self.uploads = app, rules, uploads
+    Without a password, whoever can reach the page may use it.
+    """
+
+    def __init__(
+        self, app: Application, uploads: Uploads, *, hosts: Hosts | None = None, password: Password | None = None
+    ) -> None:
+        self.app, self.uploads, self.hosts, self.password = app, uploads, hosts or Hosts(), password
         self.attempts = Attempts()
         self._arrived: deque[str] = deque(maxlen=256)
         """Names that the page gave to uploads which are over."""
@@ -170,7 +244,7 @@ class Guard:
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        refusal = refuse_sender(scope, headers, self.rules.hosts) or await self._locked(scope, headers)
+        refusal = refuse_sender(scope, headers, self.hosts) or await self._locked(scope, headers)
         if refusal is None and scope["method"] not in METHODS:
             refusal = _refusal(405, "not this way")
         elif refusal is None and not is_needed(scope["path"]):
@@ -179,8 +253,8 @@ class Guard:
             await refusal(scope, receive, send)
             return
         try:
-            await self._serve(_without_forwarding(scope, headers, self.rules.hosts), receive, send)
-        except UploadError as error:
+            await self._serve(_without_forwarding(scope, headers, self.hosts), receive, send)
+        except RefusedError as error:
             await _refusal(error.status, str(error), {"connection": "close"})(scope, receive, send)
         except GoneError:
             return
@@ -199,13 +273,13 @@ class Guard:
 
     async def _locked(self, scope: Message, headers: Headers) -> Response | None:
         """A refusal unless the password was given; after many wrong ones, even of the right one."""
-        if self.rules.password is None:
+        if self.password is None:
             return None
         address = str((scope.get("client") or ("",))[0])
         if self.attempts.too_many(address):
             return _refusal(429, "Too many wrong passwords: wait.", {"retry-after": f"{WINDOW_SECONDS:.0f}"})
         given = headers.get("authorization")
-        if given is not None and self.rules.password.opens(given):
+        if given is not None and self.password.opens(given):
             return None
         if given is not None:
             self.attempts.count(address)

@@ -14,11 +14,10 @@ import gradio as gr
 from meq.data.content import Picture
 from meq.data.findings import DataError
 from meq.studies.study import StudyError
-from meq.viz.app.explorer import Explorer, Pair
+from meq.viz.app.explorer import MAX_CHARACTERS, Explorer, Pair
 from meq.viz.app.measuring import MeasuringError
-from meq.viz.app.panels import panel, preview_panel, refusal_panel
-from meq.viz.app.requests import MAX_CHARACTERS, RefusedError, admit_upload
-from meq.viz.app.uploads import Uploads
+from meq.viz.app.panels import panel, preview_panel
+from meq.viz.app.uploads import RefusedError, Uploads, admit_upload
 
 TITLE = "Equilibrium Explorer"
 SHOW = "(k) => { window.meqShow(k); }"
@@ -128,7 +127,7 @@ class Handlers:
         try:
             pair, shown = self.explorer.look(picture, caption, other, self._step(k))
         except Exception as error:
-            return refusal_panel(_in_words(error)), gr.skip(), gr.skip(), gr.skip(), gr.skip()
+            return _refused(error)
         return "", pair, shown, NOT_MEASURED, NOT_MEASURED
 
     def choose(self, place: int | None) -> tuple[Any, ...]:
@@ -139,7 +138,7 @@ class Handlers:
             example, (pair, shown) = pairs[chosen], self.explorer.look_at_example(chosen)
             preview = _preview(example.picture)
         except Exception as error:
-            return *(gr.skip() for _ in range(4)), refusal_panel(_in_words(error)), *(gr.skip() for _ in range(4))
+            return *(gr.skip() for _ in range(4)), *_refused(error)
         looked = "", pair, shown, NOT_MEASURED, NOT_MEASURED
         return example.picture, preview, example.caption, example.other, *looked
 
@@ -152,14 +151,14 @@ class Handlers:
             picture = admit_upload(self.uploads, ticket)
             preview = _preview(picture)
         except Exception as error:
-            return None, gr.skip(), gr.skip(), refusal_panel(_in_words(error)), *(gr.skip() for _ in range(4))
+            return None, gr.skip(), gr.skip(), *_refused(error)
         return None, picture, preview, *self.look(picture, caption, other, k)
 
     def measure(self, which: str, pair: Pair | None) -> str:
         try:
             return self.explorer.measure(which, pair)
         except Exception as error:
-            return refusal_panel(_in_words(error))
+            return panel("refusal", _in_words(error))
 
     def _step(self, k: float) -> int:
         """A step that is on the page, whatever was sent."""
@@ -196,6 +195,11 @@ def _connect(page: gr.Blocks, handlers: Handlers, fields: _Fields, results: _Res
             partial(handlers.measure, name), pair, place, show_progress="minimal", api_visibility="private",
             concurrency_limit=1, concurrency_id="measure",
         )  # fmt: skip
+
+
+def _refused(error: Exception) -> LookOutputs:
+    """What a look gives that comes to nothing: a message, and everything else stays as it is."""
+    return panel("refusal", _in_words(error)), gr.skip(), gr.skip(), gr.skip(), gr.skip()
 
 
 def _in_words(error: Exception) -> str:

@@ -12,15 +12,13 @@ from PIL import Image
 
 from meq.analysis.tables import number
 from meq.runs.explanation import Explanation
-from meq.viz.colours import FAINT, PALETTE, heat_picture, ink_on, label_colours, shade
+from meq.viz.colours import FAINT, PALETTE, class_colours, heat_picture, ink_on, shade
 from meq.viz.templating import data_uri, encoded, templates
 from meq.viz.text import shortened
 
 PACKAGE = "meq.viz.app"
 SIDE = 320
 """Pixels of a picture's longer side on the page."""
-MOST_CLASSES = 6
-"""Classes that are shown: of thousands, those with the largest probability at K."""
 MOST_LETTERS = 200
 """Characters of a label or a name, which stand in every step."""
 TITLES = ("Caption", "Other caption")
@@ -44,7 +42,7 @@ def look_panel(explanations: Sequence[Explanation], k: int) -> str:
     """One card per explanation, side by side; step k is seen first."""
     first, cards = explanations[0], []
     for title, found in zip(TITLES, explanations, strict=False):
-        labels = _label_colours(found)
+        labels = class_colours(found)
         modalities = dict(zip(found.residuals, (*MODALITY_COLOURS, *[FAINT] * len(found.residuals)), strict=False))
         (picture,) = found.pictures
         heat = [
@@ -59,10 +57,6 @@ def look_panel(explanations: Sequence[Explanation], k: int) -> str:
     return panel("look", cards, first.read, k, headline, _remarks(explanations))
 
 
-def refusal_panel(message: str) -> str:
-    return panel("refusal", message)
-
-
 def preview_panel(picture: Image.Image, name: str) -> str:
     """The picture that is chosen, small."""
     small = picture.copy()
@@ -71,19 +65,6 @@ def preview_panel(picture: Image.Image, name: str) -> str:
         small = small.resize((2 * small.width, 2 * small.height), Image.Resampling.NEAREST)
     size = f"{picture.width:,} x {picture.height:,}"
     return panel("preview", _image(small, f"the chosen picture, {name}"), name, size)
-
-
-def _label_colours(found: Explanation) -> dict[int, str]:
-    """The classes that are shown, by place, and their colours: of many those that are considered most at K."""
-    if found.probabilities is None:
-        return {}
-    shown = list(range(len(found.labels)))
-    if len(shown) > MOST_CLASSES:
-        shown = found.probabilities[found.row(found.read)].nan_to_num(0).topk(MOST_CLASSES).indices.tolist()
-    if len(found.labels) <= len(PALETTE):
-        known = label_colours(found.labels)
-        return {place: known[found.labels[place]] for place in shown}
-    return dict(zip(shown, PALETTE, strict=False))
 
 
 def _said(found: Explanation, row: int) -> str:

@@ -1,11 +1,12 @@
-"""Bodies of requests, counted while they stream in, and uploaded pictures, which wait in memory until they are used.
+"""What people send: bodies, counted while they stream in, and pictures, which wait in memory until they are used.
 
-Nothing that is uploaded ever lies in a file.
+Nothing that is uploaded ever lies in a file, and a picture is decoded within limits before anything else sees it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
 import threading
 import time
@@ -13,8 +14,23 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass
 from typing import Any
 
+from PIL import Image
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
+
+from meq.data.content import Picture
+from meq.data.findings import DataError
+from meq.data.pictures import (
+    PICTURE_FORMATS,
+    SPARE,
+    NoPictureError,
+    TooManyPixelsError,
+    open_picture,
+    open_scaled,
+    size_of_picture,
+)
+from meq.viz.templating import encoded
+from meq.viz.text import shortened
 
 MAX_BYTES = 10 * 2**20
 """Bytes of one picture."""
@@ -27,6 +43,12 @@ KEPT_SECONDS = 600.0
 TICKET_BYTES = 24
 BODY_SECONDS = 60.0
 """Time for a whole body to arrive."""
+LONGEST = 2048
+"""Pixels of a side; no encoder reads more than a few hundred, and forty people with large photographs need room."""
+MAX_NAME = 120
+"""Characters of a file's name."""
+_LARGE = threading.Lock()
+"""Large pictures are unpacked one at a time: each may need hundreds of megabytes until it is scaled down."""
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -42,16 +64,12 @@ class Upload:
     data: bytes
 
 
-class UploadError(ValueError):
-    """An upload that is not taken; the message is meant for the person who sent it."""
+class RefusedError(ValueError):
+    """Something that is not let in; the message is meant for the person who sent it, the status for the browser."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
         self.status = status
-
-
-class BodyError(UploadError):
-    """A body that is too large, or takes too long."""
 
 
 class GoneError(Exception):
@@ -75,7 +93,7 @@ class Uploads:
         with self._lock:
             held = sum(len(each.data) for _, each in self._waiting.values())
             if held + len(upload.data) > KEPT_BYTES:
-                raise UploadError("Too many pictures are waiting to be looked at: try again in a minute.", 503)
+                raise RefusedError("Too many pictures are waiting to be looked at: try again in a minute.", 503)
             ticket = secrets.token_urlsafe(TICKET_BYTES)
             self._waiting[ticket] = self._clock(), upload
         return ticket
@@ -100,14 +118,14 @@ async def body_parts(
     """The parts of a body as they come."""
     count, end = 0, asyncio.get_running_loop().time() + seconds
     more = True
-    too_large = BodyError(f"The request is larger than the {most / 2**20:.2g} MB that are taken.", 413)
+    too_large = RefusedError(f"The request is larger than the {most / 2**20:.2g} MB that are taken.", 413)
     if announced > most:
         raise too_large
     while more:
         try:
             message = await asyncio.wait_for(receive(), end - asyncio.get_running_loop().time())
         except asyncio.TimeoutError as error:
-            raise BodyError(f"The request did not arrive within {seconds:.0f} seconds: try again.", 408) from error
+            raise RefusedError(f"The request did not arrive within {seconds:.0f} seconds: try again.", 408) from error
         if message["type"] == "http.disconnect":
             raise GoneError
         part, more = message.get("body", b""), message.get("more_body", False)
@@ -135,21 +153,21 @@ def replay(body: bytes, receive: Receive) -> Receive:
 async def read_upload(headers: Headers, stream: AsyncIterator[bytes]) -> Upload:
     """The one file of a form, as it streams in; no more of it than one file is ever held."""
     if not headers.get("content-type", "").startswith("multipart/form-data"):
-        raise UploadError("An upload is a form with one file in it.")
+        raise RefusedError("An upload is a form with one file in it.")
     parser = _MemoryParser(headers, stream)
     try:
         form = await parser.parse()
-    except UploadError:
+    except RefusedError:
         raise
     except (MultiPartException, ValueError, KeyError) as error:  # what the parser makes of forms that are none
-        raise UploadError("An upload is a form with one file in it, and this one is something else.") from error
+        raise RefusedError("An upload is a form with one file in it, and this one is something else.") from error
     files = [each for each in form.values() if isinstance(each, UploadFile)]
     if len(files) != 1:
-        raise UploadError("No picture arrived: upload it again.")
+        raise RefusedError("No picture arrived: upload it again.")
     data = await files[0].read()
     await form.close()
     if len(data) > MAX_BYTES:
-        raise UploadError(f"At most {MAX_BYTES // 2**20} MB are taken: scale the picture down.", 413)
+        raise RefusedError(f"At most {MAX_BYTES // 2**20} MB are taken: scale the picture down.", 413)
     name = (files[0].filename or "").replace("\\", "/").rpartition("/")[2]  # without its folders, of any system
     return Upload(name or "picture", data)
 
@@ -173,4 +191,66 @@ class _MemoryParser(MultiPartParser):
         async for part in stream:
             yield part
         if not self._ended:
-            raise UploadError("The picture did not arrive whole: upload it again.")
+            raise RefusedError("The picture did not arrive whole: upload it again.")
+
+
+@dataclass(frozen=True, slots=True)
+class UploadedPicture(Picture):
+    """A picture as it was sent: kept as the bytes of its file, in memory only."""
+
+    name: str
+    data: bytes
+
+    def open(self) -> Image.Image:
+        return _decoded(self.data, self.name)[0]
+
+    def open_scaled(self, side: int) -> tuple[Image.Image, tuple[int, int]]:
+        return open_scaled(self.data, side, name=self.name)  # it was decoded once before it was let in
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def admit_upload(uploads: Uploads, ticket: Any) -> UploadedPicture:
+    """The picture that was uploaded for that ticket, which serves no second time, whatever comes of it."""
+    upload = uploads.take(ticket) if isinstance(ticket, str) else None
+    if upload is None:
+        raise RefusedError("The picture did not arrive, or waited too long: upload it again.")
+    return admit_picture(upload.data, shortened(upload.name, MAX_NAME))
+
+
+def admit_picture(data: bytes, name: str) -> UploadedPicture:
+    """The picture, if it is one, and can be decoded within the limits of `meq.data.content`."""
+    if not data:
+        raise RefusedError(f"{name} is empty: choose another file.")
+    if len(data) > MAX_BYTES:
+        raise RefusedError(
+            f"{name} has {len(data) / 2**20:.0f} MB; at most {MAX_BYTES / 2**20:.0f} MB are taken: scale it down."
+        )
+    image, scaled = _decoded(data, name)
+    return UploadedPicture(name, encoded(image, "PNG", compress_level=1) if scaled else data)
+
+
+def _decoded(data: bytes, name: str) -> tuple[Image.Image, bool]:
+    """The picture in RGB, with no side longer than `LONGEST`, and whether it was scaled down.
+
+    `meq.data.pictures` says what is decoded at all. A large picture is scaled while it is read where the format can do
+    that, as JPEG can.
+    """
+    try:
+        if max(size_of_picture(data, name=name)) <= LONGEST:
+            return open_picture(data, name=name), False
+        with _LARGE:
+            image, _ = open_scaled(data, LONGEST // SPARE, name=name)
+            image.thumbnail((LONGEST, LONGEST), Image.Resampling.LANCZOS, reducing_gap=2.0)
+            return image, True
+    except TooManyPixelsError as error:
+        raise RefusedError(str(error)) from error
+    except NoPictureError as error:
+        formats = f"{', '.join(PICTURE_FORMATS[:-1])} or {PICTURE_FORMATS[-1]}"
+        raise RefusedError(f"{name} is not a picture: choose a {formats} file.") from error
+    except DataError as error:
+        raise RefusedError(f"{name} is a damaged picture: save it anew, or choose another.") from error

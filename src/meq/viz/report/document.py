@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -13,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 from PIL import Image
 
-from meq.viz.style import Drawing, as_png, as_svg
+from meq.viz.style import Drawing, as_pixels, as_svg
 from meq.viz.templating import data_uri, encoded, templates
 
 PACKAGE = "meq.viz.report"
@@ -48,15 +47,8 @@ def make_sections(
     ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class EmbeddedPicture:
-    """A picture as the templates show it."""
-
-    uri: Markup
-    alt: str
-    caption: str = ""
-    size: str = ""
-    group: str = ""
+EmbeddedPicture = dict[str, str]
+"""A picture as the templates show it: uri and alt; of a drawing also caption, size and group."""
 
 
 def make_page(lead: Section, sections: Iterable[Section], *, folder: str) -> str:
@@ -78,7 +70,7 @@ def embedded(drawings: Mapping[str, Iterable[Drawing]]) -> dict[str, list[Embedd
 
 
 def thumbnail(picture: Image.Image, alt: str) -> EmbeddedPicture:
-    return EmbeddedPicture(uri=_webp(picture), alt=alt)
+    return {"uri": _webp(picture), "alt": alt}
 
 
 def in_words(value: Any) -> str:
@@ -94,16 +86,12 @@ def _embedded(drawing: Drawing) -> EmbeddedPicture:
     """Lines as SVG, sharp at every size; a figure with pictures in it as pixels, which scrolls on a phone."""
     size = "small" if drawing.figure.get_size_inches()[0] < SMALL_INCHES else "large"
     if drawing.photograph:
-        uri, size = _webp(_pixels(as_png(drawing.figure, dpi=120))), "photograph"
+        uri, size = _webp(as_pixels(drawing.figure, dpi=120)), "photograph"
     elif len(content := as_svg(drawing.figure)) > LARGE_SVG:
-        uri = _webp(_pixels(as_png(drawing.figure)))
+        uri = _webp(as_pixels(drawing.figure))
     else:
         uri = data_uri(content, "image/svg+xml")
-    return EmbeddedPicture(uri=uri, alt=drawing.alt, caption=drawing.caption, size=size, group=drawing.group)
-
-
-def _pixels(png: bytes) -> Image.Image:
-    return Image.open(io.BytesIO(png), formats=["PNG"])
+    return {"uri": uri, "alt": drawing.alt, "caption": drawing.caption, "size": size, "group": drawing.group}
 
 
 def _webp(picture: Image.Image) -> Markup:

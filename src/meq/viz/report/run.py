@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meq.analysis.diagnosis import Diagnosis
-from meq.analysis.spectrum import radius_in_words
-from meq.analysis.tables import number, spread
+from meq.analysis.tables import number
 from meq.analysis.verdict import QUESTIONS, Verdict
 from meq.runs.evaluate import FARTHEST, NEAREST, REASONS, confusion_table, score_answers
 from meq.runs.load import RunFiles
@@ -116,7 +115,7 @@ def _diagnosis(found: Diagnosis, *, split: str) -> dict[str, Any]:
         "meaning": VERDICTS.get(found.verdict.value, ""),
         "evidence": found.evidence,
         "findings": [[QUESTIONS[name] + "?", each.answer, each.words] for name, each in found.findings.items()],
-        "numbers": _numbers(found),
+        "numbers": found.numbers(),
         "measured": len(found.radius),
         "samples": found.samples,
         "split": split,
@@ -217,32 +216,6 @@ def _course(example: ShownExample) -> str:
         words = f" At the start {said[0]}, {changes}." if turns else " The same at every step that was looked at."
         words += "" if found.stopped is None else f" The iteration diverged after step {found.stopped}."
     return words + (f" {found.shares_in_words}." if found.shares_in_words else "")
-
-
-def _numbers(found: Diagnosis) -> list[tuple[str, str, str]]:
-    steps = found.further_steps
-    settled = "already there" if bool((steps == 0).all()) else spread(steps)
-    rows = [
-        ("spectral radius, undamped", radius_in_words(found.radius, *found.radius_bounds),
-         "below 1: the map itself would settle nearby"),
-        ("spectral radius, as iterated", spread(found.damped_radius), "below 1: what is iterated settles; the "
-         "distance to 1 is its pace"),
-        ("|J|, rms singular value", spread(found.statistic), "size of the Jacobian: 1 for a step that changes "
-         "nothing; the penalty holds it in a range"),
-        ("residual at the read state", spread(found.residual), "relative length of one more whole step; the "
-         "largest modality"),
-        (f"further steps to {found.tol:g}", settled, "predicted from pace and residual"),
-        ("steps until at rest", spread(found.settling_steps), "measured, by going on"),
-    ]  # fmt: skip
-    by_modality = (
-        ("cross/self, {}", found.cross_self, "how much its update listens to the others, over itself"),
-        ("mean gate, {}", found.gates, "share of a proposed change that is taken"),
-        ("answer moved by {}", found.answer, "change of the logits when this input changes by its size"),
-    )
-    for what, values, meaning in by_modality:
-        rows += [(what.format(name), spread(each), meaning) for name, each in values.items()]
-    differ = "between samples, relative; 0: all inputs end in one state"
-    return [*rows, ("states differ by", number(found.spread), differ)]
 
 
 def _duration(seconds: float) -> str:
