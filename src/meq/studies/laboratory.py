@@ -215,8 +215,8 @@ def trail(setting: Setting) -> Study:
     tell "mutual" from "iterated", trained by the same recipe: one joint state, narrow and wide, and the equilibrium
     without gate and own path, which is iterated cross-attention.
 
-    Command: meq study run duels --rates 3
-    Duration: about an hour and a half on two cores with three learning rates for every arm.
+    Command: meq study run duels --rates 2
+    Duration: about an hour on two cores with two learning rates for every arm.
     Expect: single-pass arms that stop where their layers end, and equilibria that answer nearly all at any depth.
     """
     as_much = MatchedSize(to=EQUILIBRIUM, size="depth", part="flops")
@@ -236,7 +236,7 @@ def trail(setting: Setting) -> Study:
         "Who follows a trail that is deeper than in training?",
         arms,
         groups={"best single pass": ("concat", *ATTENTION, "self-attention-thin", "cross-attention-deep")},
-        measures={"staircase": {}, "fixed-point": {"limit": 300}},
+        measures={"staircase": {"limit": 450}, "fixed-point": {"limit": 180}},
     )
 
 

@@ -97,7 +97,8 @@ def make_study(
     if (TABLE if is_table(asked) else asked) not in found.on:
         raise StudyError(f"the study {name!r} makes no sense on {asked!r}; it runs on {', '.join(found.on)}")
     setting = setting_for(data, quick=quick, seeds=seeds)
-    study = replace(found.make(setting), name="-".join([name, setting.data.name, *(["quick"] if quick else [])]))
+    parts = [name, setting.data.name if setting.data.name != name else "", setting.data.options.get("form", "")]
+    study = replace(found.make(setting), name="-".join([*filter(None, parts), *(["quick"] if quick else [])]))
     return study if rates == 1 else _with_trials(study, rates)
 
 
