@@ -32,8 +32,12 @@ FOLDERS: Mapping[str, Callable[[Path], Path]] = {
     "cod10k": more_folders.cod10k_folder,
 }
 TABLES = {"table of two": 2, "table of three": 3, "table of four": 4}
-KINDS = ("scenes", "statements", *FOLDERS, *TABLES)
-OPTIONS = {"scenes": {"train": 9, "dev": 9, "test": 9}, "cod10k": {"dev": 0.4}}
+GENERATED = {
+    "scenes": {"train": 9, "dev": 9, "test": 9},
+    "duels": {"train": 9, "dev": 9, "test": 9, "deep_test": 9},
+}
+KINDS = (*GENERATED, "statements", *FOLDERS, *TABLES)
+OPTIONS = {**GENERATED, "cod10k": {"dev": 0.4}}
 """What the smallest form of a set needs."""
 
 

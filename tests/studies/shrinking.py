@@ -16,13 +16,14 @@ TINY_MEASURES: Mapping[str, Mapping[str, Any]] = {
     "coupling": {"samples": 8},
     "robustness": {"draws": 1, "limit": 6},
     "grounding": {"limit": 2, "horizon": 4},
+    "staircase": {"limit": 9},
 }
 
 
 def shrunk(study: Study, *, seeds: tuple[int, ...] = (0,)) -> Study:
     """The same arms and measures, at a size of seconds."""
-    generated = study.data.name == "scenes"
-    data = replace(study.data, options={**study.data.options, **SIZES}) if generated else study.data
+    sizes = {"scenes": SIZES, **dict.fromkeys(("duels", "relay"), {**SIZES, "deep_test": 54})}
+    data = replace(study.data, options={**study.data.options, **sizes.get(study.data.name, {})})
     arms = tuple(
         replace(
             arm,

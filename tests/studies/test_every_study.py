@@ -13,7 +13,6 @@ from rich.console import Console
 from studies.kinds import KINDS, TABLES, Kind, make_kind
 from studies.shrinking import shrunk
 
-from meq.data.contract import collate
 from meq.studies import Study, StudyError, make_study, runner, verify
 from meq.studies.build import PreparedData, build_model, build_objective
 from meq.studies.measures import measured_of
@@ -30,8 +29,8 @@ MEASURES: dict[str, dict[str, Any]] = {
     "coupling": {"samples": 2},
     "robustness": {"split": "dev", "draws": 1},
 }
-FEATURES = (*TABLES, "mosei", "statements")
-"""There is nothing to corrupt in what came as numbers."""
+FEATURES = (*TABLES, "mosei", "statements", "duels")
+"""There is nothing to corrupt in what came as numbers, and typos would change which tokens there are to answer."""
 REFUSED = {
     ("tree-order", "table of two"): "compares the merge orders of three modalities, and there are 2: part0, part1",
     ("tree-order", "table of four"): "compares the merge orders of three modalities, and there are 4",
@@ -81,7 +80,7 @@ def update(study: Study, prepared: PreparedData, arm: str) -> None:
         config = replace(config, floor_from=None, penalties={**config.penalties, "cross-floor": {"floors": 0.1}})
     data = prepared.seen_by(config)
     model, objective = build_model(study, config, data, 0), build_objective(config, data)
-    batch = collate(list(data.splits["train"][:2]), data.widths)
+    batch = data.collate(list(data.splits["train"][:2]))
     seeds = sample_seeds(0, 0, batch.ids)
     output = model.train()(batch.features, batch.masks, seeds=seeds)
     loss = objective(model, output, batch.target, seeds=seeds).total

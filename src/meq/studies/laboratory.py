@@ -240,11 +240,51 @@ def trail(setting: Setting) -> Study:
     )
 
 
+def depth(setting: Setting) -> Study:
+    """Which training makes an equilibrium keep? Ways of drawing the depth of updates, and what may go with them.
+
+    The answer is read at K, as in training, and at k = 300. Arms: always K, as in the paper; a uniform and a Poisson
+    depth; late starts (`settle`), with half and with a quarter of late updates; late starts with random start states
+    and noise along the path, with averaged weights, with all steps supervised, and without gate and damping.
+
+    Command: meq study run depth scenes --quick
+    Duration: about two hours on two cores in quick form.
+    Expect: fixed depth best at K and worst at k = 300; late starts flat to k = 300.
+    """
+    steps = int(setting.shape.get("steps", 10))
+    low = max(2, steps // 3)
+    late = f"settle({low}, {steps}, free=40, tracked=4)"
+    recipes: dict[str, dict[str, Any]] = {
+        "uniform": {"depth": f"uniform({low}, {steps})"},
+        "poisson": {"depth": f"poisson({steps}, tracked=4)"},
+        "settle": {"depth": late},
+        "settle-quarter": {"depth": f"settle({low}, {steps}, free=40, tracked=4, late=0.25)"},
+        "settle-disturbed": {"depth": late, "random_start": 0.5, "path_noise": 0.01},
+        "settle-averaged": {"depth": late, "average": 0.999},
+        "settle-supervised": {"depth": late, "supervise": 0, "supervise_decay": 0.8},
+    }
+    plain = replace(setting, depth="fixed")
+    free = equilibrium(plain, "settle-no-gate", gate=False, damping=1.0)
+    arms = (
+        equilibrium(plain, "fixed"),
+        *(replace(equilibrium(plain, name), train=train) for name, train in recipes.items()),
+        replace(free, train={"depth": late}),
+    )
+    measures: dict[str, dict[str, Any]] = {"fixed-point": {"limit": 450}}
+    if setting.data.name in TRAILS:
+        measures["staircase"] = {"limit": 450}
+    return study_of(setting, "Which training makes an equilibrium keep?", arms, reference="fixed", measures=measures)
+
+
+TRAILS = ("duels", "relay")
+"""Sets with an answer per token and a depth for each."""
+
+
 # -- parts of the model and of its objective taken away, one at a time -------------------------------------------------
 
 
 RESIDUAL, RANGE = "residual-correction", "jacobian-range"
-LAMBDA_F = 0.3
+LAMBDA_J, LAMBDA_F = 0.5, 0.3
 GATE_FLOOR = 0.1
 LEARNED, DAMPING = "learned", 0.5
 
@@ -334,6 +374,7 @@ def jacobian_range(setting: Setting) -> Study:
     Duration: about forty minutes on two cores in quick form.
     Expect: the answer to the question in the column "there at k".
     """
+    setting = replace(setting, lambda_j=setting.lambda_j or LAMBDA_J)  # also where training goes without it
     meq = equilibrium(setting)
     unbounded = {**meq.penalties[RANGE], "low": None}
     arms = (

@@ -37,8 +37,10 @@ class Recipe:
 
 _EVERY = tuple(dict.fromkeys(("scenes", *FULL, TABLE)))
 """The first is what a study runs on unless another is named."""
-_PICTURES = tuple(name for name in _EVERY if name not in ("mosei", "statements"))
+_PICTURES = tuple(name for name in _EVERY if name not in ("mosei", "statements", *laboratory.TRAILS))
 _TOKENS = tuple(name for name in _EVERY if name not in ("mosei", TABLE))
+_ONE_ANSWER = tuple(name for name in _EVERY if name not in laboratory.TRAILS)
+"""Not those with an answer per token, which needs no pooling."""
 
 STUDIES: Registry[Recipe] = Registry(
     "study",
@@ -46,15 +48,15 @@ STUDIES: Registry[Recipe] = Registry(
         "main": Recipe(make=laboratory.main, on=_EVERY),
         "ablation": Recipe(make=laboratory.ablation, on=_EVERY),
         "mixer": Recipe(make=laboratory.mixer, on=_TOKENS),
-        "readout": Recipe(make=laboratory.readout, on=_TOKENS),
-        "state-design": Recipe(make=laboratory.state_design, on=_EVERY),
+        "readout": Recipe(make=laboratory.readout, on=tuple(name for name in _TOKENS if name in _ONE_ANSWER)),
+        "state-design": Recipe(make=laboratory.state_design, on=_ONE_ANSWER),
         "modality": Recipe(make=laboratory.modality, on=_EVERY),
         "residual-penalty": Recipe(make=laboratory.residual_penalty, on=_EVERY),
         "safeguards": Recipe(make=laboratory.safeguards, on=_EVERY),
         "jacobian-range": Recipe(make=laboratory.jacobian_range, on=_EVERY),
         "solvers": Recipe(make=laboratory.solvers, on=_EVERY),
         "robustness": Recipe(make=laboratory.robustness, on=_PICTURES),
-        "cod10k": Recipe(make=laboratory.cod10k, on=_EVERY),
+        "cod10k": Recipe(make=laboratory.cod10k, on=_ONE_ANSWER),
         "fixed-point": Recipe(make=laboratory.fixed_point, on=_EVERY),
         "steps": Recipe(make=laboratory.steps, on=_EVERY),
         "grounding": Recipe(make=laboratory.grounding, on=("scenes", "snli-ve")),
@@ -62,6 +64,7 @@ STUDIES: Registry[Recipe] = Registry(
         "hops": Recipe(make=laboratory.hops, on=("scenes",)),
         "duels": Recipe(make=laboratory.trail, on=("duels",)),
         "relay": Recipe(make=laboratory.trail, on=("relay",)),
+        "depth": Recipe(make=laboratory.depth, on=_EVERY),
         "demo": Recipe(make=laboratory.demo, on=_EVERY),
     },
     error=StudyError,

@@ -87,6 +87,8 @@ class Robustness(Measure[RobustnessResult]):
         if not any(_touched(raw, corruption) for corruption in STUDY):
             kinds = ", ".join(f"{name!r} ({modality.kind})" for name, modality in raw.modalities.items())
             raise StudyError(f"{raw.name} has neither pictures nor texts that robustness could corrupt: {kinds}")
+        if raw.answering:
+            raise StudyError(f"{raw.name} has an answer per token, and typos change how many tokens a text has")
 
     def take(self, trained: TrainedModel) -> RobustnessResult:
         prepared, split = trained.prepared, self.split or trained.reported_split
