@@ -63,6 +63,9 @@ class StaircaseResult:
     steps: tuple[int, ...] | None = field(default=None, metadata=SINCE)
     score: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict, metadata=SINCE)
     """At each of the steps."""
+    arrived: Mapping[str, Mapping[str, float]] = field(default_factory=dict, metadata=SINCE)
+    """By depth: the step from which on, up to the one that is read, an answer is right; the mean over those that are
+    right there."""
     example: FollowedExample | None = field(default=None, metadata=SINCE)
 
 
@@ -92,16 +95,18 @@ class Staircase(Measure[StaircaseResult]):
     def take(self, trained: TrainedModel) -> StaircaseResult:
         count: dict[str, dict[str, int]] = {}
         score: dict[str, dict[str, tuple[float, ...]]] = {}
+        arrived: dict[str, dict[str, float]] = {}
         own = None if trained.iterated is None else trained.iterated.steps
         steps = (0,) if own is None else tuple(sorted({*range(DEEPER * own + 1), *(k for k in FAR if k > own)}))
+        read = {split: (own or 0) * (DEEPER if split in self.deeper else 1) for split in self.splits}
         for split in self.splits:
             examples = list(trained.data.splits[split][: self.limit])
             looks = [self._look(trained, batch, deep, steps) for batch, deep in _parts(trained, examples)]
             right, depths = torch.cat([each for each, _ in looks], 1), torch.cat([each for _, each in looks])
             count[split], score[split] = shares(right, depths)
+            arrived[split] = arrivals(right[: read[split] + 1], depths)
         if own is None:
-            return StaircaseResult(count=count, answer=_at(score, dict.fromkeys(self.splits, 0)))
-        read = {split: DEEPER * own if split in self.deeper else own for split in self.splits}
+            return StaircaseResult(count=count, answer=_at(score, read))
         places = {split: steps.index(k) for split, k in read.items()}
         return StaircaseResult(
             count=count,
@@ -109,6 +114,7 @@ class Staircase(Measure[StaircaseResult]):
             read=read,
             steps=steps,
             score=score,
+            arrived=arrived,
             example=self._follow(trained, steps[: DEEPER * own + 1]),
         )
 
@@ -140,6 +146,7 @@ class Staircase(Measure[StaircaseResult]):
         if not results:
             return {}
         made = {"depths": _answers(study, results)}
+        made |= {f"by-depth-{split}": _by_depth(study, results, split) for split in next(iter(results.values())).answer}
         for arm, found in by_arm(study, results).items():
             if found[0].steps is not None:
                 made |= {f"staircase-{arm}-{split}": _along(study, arm, found, split) for split in found[0].score}
@@ -158,6 +165,18 @@ def shares(
         these = depths == depth
         count[str(depth)], score[str(depth)] = int(these.sum()), _means(right[:, these])
     return count, score
+
+
+def arrivals(right: Bool[Tensor, "S B N"], depths: Int[Tensor, "B N"]) -> dict[str, float]:
+    """By depth: the mean step from which on answers are right up to the last of the steps, which are 0, 1, 2, ..."""
+    wrong = ~right.flip(0)
+    since = len(right) - (wrong.long().cumsum(0) == 0).sum(0)  # how many steps before the last stretch of right ones
+    found = {}
+    for depth in sorted(set(depths[depths >= 0].tolist())):
+        steps = since[(depths == depth) & right[-1]]
+        if len(steps):
+            found[str(depth)] = float(steps.double().mean())
+    return found
 
 
 def _means(right: Bool[Tensor, "S M"]) -> tuple[float, ...]:
@@ -210,6 +229,29 @@ def _answers(study: Study, results: Results[StaircaseResult]) -> Table:
             f"Difference: of tokens, arm minus {study.reference}, mean over paired seeds; called: its absolute value "
             "exceeds twice the sample standard deviation of the paired differences.",
             SPREADS,
+        ),
+    )
+
+
+def _by_depth(study: Study, results: Results[StaircaseResult], split: str) -> Table:
+    """A row per depth: the share of right answers of every arm, and when the reference has them."""
+    arms = by_arm(study, results)
+    depths = [name for name in next(iter(results.values())).answer[split] if name not in (TOKENS, WHOLE)]
+    rows = []
+    for depth in depths:
+        row: dict[str, Cell] = {"depth": depth}
+        for arm, found in arms.items():
+            row[arm] = mean_and_spread(each.answer[split].get(depth) for each in found)[0]
+        reference = arms.get(study.reference, [])
+        row["there at k"] = mean_and_spread(each.arrived.get(split, {}).get(depth) for each in reference)[0]
+        rows.append(row)
+    return Table.of(
+        f"{study.name}: right answers on {split}, by depth",
+        rows,
+        digits={**dict.fromkeys(arms, 3), "there at k": 1},
+        notes=(
+            f"Shares of right tokens, means over seeds. There at k: the step from which on the answers of "
+            f"{study.reference} are right, mean over those that are right where it is read.",
         ),
     )
 
