@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from meq.studies import Study
+from meq.studies.laboratory import TRAILS
 
 SIZES = {"train": 54, "dev": 54, "test": 54}
 NARROW = {"dim": 8, "heads": 2, "steps": 2, "hidden": 16, "head_width": 8}
@@ -22,8 +23,9 @@ TINY_MEASURES: Mapping[str, Mapping[str, Any]] = {
 
 def shrunk(study: Study, *, seeds: tuple[int, ...] = (0,)) -> Study:
     """The same arms and measures, at a size of seconds."""
-    sizes = {"scenes": SIZES, **dict.fromkeys(("duels", "relay"), {**SIZES, "deep_test": 54})}
-    data = replace(study.data, options={**study.data.options, **sizes.get(study.data.name, {})})
+    sizes = {**SIZES, **({"deep_test": 54} if study.data.name in TRAILS else {})}
+    generated = study.data.name in ("scenes", *TRAILS)
+    data = replace(study.data, options={**study.data.options, **sizes}) if generated else study.data
     arms = tuple(
         replace(
             arm,
