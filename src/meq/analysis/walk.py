@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from meq.core.backward import Backward, Unrolled
@@ -49,7 +49,8 @@ class Readings:
     """What was read of one batch along the iteration, on the CPU. S steps, B samples, R states as in `Case`."""
 
     steps: tuple[int, ...]
-    logits: Float[Tensor, "S B C"]
+    logits: Float[Tensor, "S B *N C"]
+    """Of N tokens each with head="tokens"."""
     residuals: dict[str, Float[Tensor, "S R"]]
     """|z(k) - T(z(k))| / |z(k)| of the undamped map; NaN where a modality is absent or the state diverged."""
     drift: dict[str, Float[Tensor, " R"]]
@@ -67,9 +68,11 @@ class Case:
 
     model: Subject
     solution: Solution
-    answer: Float[Tensor, "B C"]
+    answer: Float[Tensor, "B *N C"]
     """The logits that the model itself gives."""
     solver: Solver
+    answered: Bool[Tensor, "B N"] | None = None
+    """With head="tokens": which of the answers belong to real tokens."""
 
     @property
     def choices(self) -> int | None:
@@ -88,7 +91,7 @@ class Case:
             trajectory=trajectory,
         )
 
-    def read(self, state: State) -> Float[Tensor, "B C"]:
+    def read(self, state: State) -> Float[Tensor, "B *N C"]:
         """The logits of a state, per sample."""
         logits = self.model.read(state, self.solution.masks)
         return logits if self.choices is None else logits.unflatten(0, (-1, self.choices))[..., 0]
@@ -133,7 +136,8 @@ def open_case(model: Subject, features: Mapping[str, Tensor], masks: Mapping[str
     if output.logits is None:
         raise ValueError(f"{type(model).__name__} was built without classes: it has no head to read states with")
     solver = getattr(model, "solver", None) or model.damped()
-    return Case(model, output.solution.detach(), output.logits.detach(), solver)  # its inputs keep their graph
+    answered = getattr(output, "answered", None)
+    return Case(model, output.solution.detach(), output.logits.detach(), solver, answered)  # inputs keep their graph
 
 
 def check_iterates(model: object) -> None:
