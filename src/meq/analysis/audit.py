@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from meq.analysis.answers import LEVEL, NEAR, Estimate
@@ -44,6 +44,7 @@ LONG = 5
 MOST_STEPS = 2000
 """No sample is walked further, unless K itself lies beyond."""
 RESAMPLES = 1000
+Row = Shaped[np.ndarray, " A"]
 ANOTHER, NOISE = "another's end", "noise"
 SCORES = {"labels": "soft accuracy", "score": "error removed"}
 """By head; all others are scored by accuracy. For numbers 1 - |error| / mean |target - median|: 0 is what one constant
@@ -363,7 +364,7 @@ def _losses(logits: Float[Tensor, "A C"], target: Tensor, head: str) -> Float[Te
 class _Resampler:
     """Statistics with 95 % intervals: samples are drawn again, each with all its answers, which are no strangers."""
 
-    def __init__(self, owner: Int[np.ndarray, " A"], samples: int, seed: int) -> None:
+    def __init__(self, owner: Row, samples: int, seed: int) -> None:
         self.samples, self.seed = samples, seed
         order = np.argsort(owner, kind="stable")
         self.rows = np.split(order, np.searchsorted(owner[order], np.arange(1, samples)))
@@ -390,7 +391,7 @@ class _Resampler:
         score, positive = residuals.double().numpy(), wrong.numpy()
         return self._drawn(lambda rows: _auroc(score[rows], positive[rows]))
 
-    def _drawn(self, statistic: Callable[[np.ndarray[Any, Any]], float]) -> Estimate:
+    def _drawn(self, statistic: Callable[[Row], float]) -> Estimate:
         value = statistic(np.concatenate(self.rows))
         if math.isnan(value):
             return Estimate(math.nan, math.nan, math.nan)
@@ -399,7 +400,7 @@ class _Resampler:
         return _estimate(value, np.array([statistic(np.concatenate([self.rows[at] for at in draw])) for draw in draws]))
 
 
-def _estimate(value: float, drawn: np.ndarray[Any, Any]) -> Estimate:
+def _estimate(value: float, drawn: Row) -> Estimate:
     tail, known = (1 - LEVEL) / 2, drawn[~np.isnan(drawn)]
     if not len(known):
         return Estimate(float(value), math.nan, math.nan)
@@ -407,13 +408,13 @@ def _estimate(value: float, drawn: np.ndarray[Any, Any]) -> Estimate:
     return Estimate(float(value), float(low), float(high))
 
 
-def _ranks(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _ranks(values: Row) -> Row:
     """Tied values share the mean of their ranks."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     return np.asarray((count.cumsum() - (count - 1) / 2)[place])
 
 
-def _spearman(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
+def _spearman(a: Row, b: Row) -> float:
     if len(a) < 2:
         return math.nan
     x, y = _ranks(a), _ranks(b)
@@ -422,7 +423,7 @@ def _spearman(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> float:
     return float(x @ y) / size if size > 0 else math.nan
 
 
-def _auroc(score: np.ndarray[Any, Any], positive: np.ndarray[Any, Any]) -> float:
+def _auroc(score: Row, positive: Row) -> float:
     """P(a wrong answer's residual is larger than a right one's), ties one half."""
     positives, negatives = int(positive.sum()), int((~positive).sum())
     if not positives or not negatives:
