@@ -6,14 +6,13 @@ import dataclasses
 import math
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from analysis.collapses import READ, Approach, Drifting, Jump, Remembering, Still, Toy, problems
 
 import meq
 from meq.analysis import audit
-from meq.analysis.answers import Estimate
+from meq.analysis.answers import Estimate, estimate
 from meq.analysis.audit import audit_model
 from meq.analysis.audit_findings import (
     AGREE,
@@ -162,9 +161,8 @@ def test_answers_per_token_count_the_tokens_that_are_asked() -> None:
 
 def test_tokens_of_one_sample_are_no_strangers_so_their_interval_is_wider() -> None:
     values = torch.rand(40, generator=torch.Generator().manual_seed(0)).round().repeat_interleave(10).double()
-    owner = np.arange(40).repeat(10)
-    together = audit._Resampler(owner, 40, 0).mean(values)
-    apart = audit._Resampler(np.arange(400), 400, 0).mean(values)
+    together = estimate(values, 0, torch.arange(40).repeat_interleave(10))
+    apart = estimate(values, 0)
     assert together.value == apart.value == pytest.approx(float(values.mean()))
     assert together.high - together.low > 2 * (apart.high - apart.low)
 

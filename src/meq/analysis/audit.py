@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-from meq.analysis.answers import LEVEL, NEAR, Estimate
+from meq.analysis.answers import LEVEL, NEAR, Estimate, estimate
 from meq.analysis.audit_findings import (
     Audit,
     Depth,
@@ -253,7 +253,7 @@ def _judged(head: str, depths: _Depths, seen: _Part, *, seed: int, of: str) -> A
     samples, answers = len(seen.stopped), len(seen.owner)
     if answers == 0:
         raise ValueError("no token is asked: every target is negative, so there is no answer to judge")
-    resample = _Resampler(seen.owner.numpy(), samples, seed)
+    resample = _Resampler(seen.owner, samples, seed)
     points = torch.stack([_points(logits, seen.target, head) for logits in seen.logits])  # M A
     at = {step: row for row, step in enumerate(depths.marks)}
     end = points[at[depths.read]]
@@ -364,22 +364,15 @@ def _losses(logits: Float[Tensor, "A C"], target: Tensor, head: str) -> Float[Te
 class _Resampler:
     """Statistics with 95 % intervals: samples are drawn again, each with all its answers, which are no strangers."""
 
-    def __init__(self, owner: Row, samples: int, seed: int) -> None:
-        self.samples, self.seed = samples, seed
-        order = np.argsort(owner, kind="stable")
-        self.rows = np.split(order, np.searchsorted(owner[order], np.arange(1, samples)))
+    def __init__(self, owner: Int[Tensor, " A"], samples: int, seed: int) -> None:
+        self.owner, self.samples, self.seed = owner, samples, seed
+        order = owner.argsort(stable=True)
+        self.rows = np.split(order.numpy(), np.searchsorted(owner[order].numpy(), np.arange(1, samples)))
 
     def mean(self, values: Tensor) -> Estimate:
         """NaN values are left out."""
-        numbers, known = values.double().nan_to_num(0.0).numpy(), (~values.isnan()).numpy()
-        if not known.any():
-            return Estimate(math.nan, math.nan, math.nan)
-        sums = np.array([numbers[rows][known[rows]].sum() for rows in self.rows])
-        counts = np.array([known[rows].sum() for rows in self.rows])
-        drawn = np.random.default_rng(self.seed).integers(0, self.samples, (RESAMPLES, self.samples))
-        with np.errstate(invalid="ignore"):
-            means = sums[drawn].sum(1) / counts[drawn].sum(1)
-        return _estimate(sums.sum() / counts.sum(), means)
+        known = ~values.isnan()
+        return estimate(values[known].double(), self.seed, self.owner[known])
 
     def correlation(self, steps: Tensor, hard: Tensor) -> Estimate:
         """Spearman's."""
