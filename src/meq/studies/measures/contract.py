@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from meq.data.contract import Batch, DataSet, Example, Modality, collate
+from meq.data.contract import Batch, DataSet, Example, Modality
 from meq.data.transforms import Standardisation, blank
 from meq.encoders import Encoder
 from meq.encoders.builtin import SIDE, Patches
@@ -147,7 +147,7 @@ def check_split(data: DataSet, split: str | None) -> None:
 
 
 def batched(examples: list[Example], data: DataSet, size: int = BATCH) -> Iterator[Batch]:
-    return (collate(examples[start : start + size], data.widths) for start in range(0, len(examples), size))
+    return (data.collate(examples[start : start + size]) for start in range(0, len(examples), size))
 
 
 def write_measured(place: Path, measured: MeasureFile) -> None:
