@@ -19,10 +19,9 @@ from fuzzing import set_profile
 from jaxtyping import install_import_hook
 
 with install_import_hook("meq", "shape_check.check"):  # it sees what is imported here: the science, all of it
-    import meq
     from meq import analysis, core, models, objectives
 
-    for package in (meq, core, models, objectives, analysis):
+    for package in (core, models, objectives, analysis):
         for name in package.__all__:
             getattr(package, name)  # packages import their parts on use
 

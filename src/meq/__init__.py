@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         SingleState,
     )
     from meq.objectives import CrossFloor, JacobianRange, Objective, ResidualCorrection
+    from meq.runs.audit import audit
 else:
     make_lazy(__name__)
 
@@ -74,6 +75,7 @@ __all__ = [
     "Stop",
     "Unrolled",
     "__version__",
+    "audit",
     "diagnose",
     "solve",
     "spectral_radius",

@@ -50,7 +50,8 @@ class _OneToken(torch.nn.Module):
 
 def maps_of(values: Tensor) -> Any:
     """An attribution that somebody else has made."""
-    return lambda *_, **__: SimpleNamespace(maps={"image": values[None]}, lost=torch.zeros(1, len(values)).bool())
+    lost = torch.zeros(1, len(values)).bool()
+    return lambda *_, **__: SimpleNamespace(maps={"image": values[None]}, lost=lost, token=None)
 
 
 def test_the_right_map_beats_random_ones_and_constant_and_wrong_maps_do_not(monkeypatch: pytest.MonkeyPatch) -> None:

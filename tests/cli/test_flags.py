@@ -40,7 +40,7 @@ def test_outside_of_a_command_a_message_stays_as_it_is() -> None:
 
 
 def test_every_option_of_every_command_can_be_translated() -> None:
-    for name in ("train", "encode", "evaluate", "predict", "explain", "analyze", "cost", "report"):
+    for name in ("train", "encode", "evaluate", "predict", "explain", "analyze", "audit", "cost", "report"):
         command = COMMANDS.commands[name]
         flags = flags_of(command)
         for option in command.params:

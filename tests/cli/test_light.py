@@ -21,7 +21,7 @@ finally:
     print(*{name.partition(".")[0] for name in sys.modules}, file=sys.stderr)
 """
 COMMANDS = ["data list", "data check", "data show", "encode", "train", "evaluate", "predict", "app", "explain"]
-COMMANDS += ["analyze", "cost", "report", "demo"]
+COMMANDS += ["analyze", "audit", "cost", "report", "demo"]
 COMMANDS += [f"study {name}" for name in ("list", "run", "work", "status", "table", "verify")]
 
 

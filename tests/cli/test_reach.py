@@ -20,6 +20,7 @@ from meq.data.request import DATA_SETS, DataRequest
 from meq.encoders.store import FeatureStore
 from meq.objectives import PENALTIES
 from meq.runs.analyze import AnalysisOptions
+from meq.runs.audit import AuditOptions
 from meq.runs.cost import PASSES, cost_of_run
 from meq.runs.predict import PROBABILITIES, predict_table
 from meq.studies.cost import STEPS
@@ -58,6 +59,7 @@ PREDICT = {"on_bad": "skip-bad", "encoders": "text-encoder", "id_column": "id"}
         ],
         (FeatureStore, ("encode",), {"folder": "store"}),
         (AnalysisOptions, ("analyze",), {}),
+        (AuditOptions, ("audit",), {}),
         (cost_of_run, ("cost",), {}),
         (choose_executor, ("study", "run"), {"trusted": "trust-cluster"}),
         (predict_table, ("predict",), {**PREDICT, "path": "table"}),
@@ -117,6 +119,7 @@ def test_what_is_written_twice_for_the_sake_of_a_fast_help_is_the_same() -> None
     assert tuple(METHODS) == understand.METHODS
     assert understand.METHODS[0] == DEFAULT_METHOD
     assert (understand.DEPTHS, understand.PASSES) == (STEPS, PASSES)
+    assert AuditOptions().samples == understand.AUDITED
     assert use.PROBABILITIES == PROBABILITIES
 
 

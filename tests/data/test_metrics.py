@@ -15,6 +15,8 @@ from meq.data.metrics import (
     PEARSON,
     R2,
     SOFT_ACCURACY,
+    TOKEN_ACCURACY,
+    WHOLE_ACCURACY,
     joint_accuracy,
 )
 
@@ -62,6 +64,22 @@ def test_accuracy_counts_and_soft_accuracy_weighs_the_answer_given() -> None:
     assert ACCURACY(logits, torch.tensor([0, 1])) == 0.5
     worth = torch.tensor([[0.6, 1.0, 0.0], [0.0, 1.0, 0.3]])
     assert SOFT_ACCURACY(logits, worth) == pytest.approx(0.45)
+
+
+def test_token_accuracy_counts_asked_tokens_and_whole_accuracy_examples_without_a_mistake() -> None:
+    said = torch.tensor([[0, 1, 2], [1, 1, 1], [2, 2, 2], [0, 0, 0]])
+    target = torch.tensor([[0, 1, 2], [1, -1, 0], [2, -1, -1], [-1, -1, -1]])
+    logits = torch.nn.functional.one_hot(said, 3).float()
+    assert TOKEN_ACCURACY(logits, target) == pytest.approx(5 / 6)
+    assert WHOLE_ACCURACY(logits, target) == pytest.approx(2 / 3), "an example that is asked nothing is left out"
+    assert TOKEN_ACCURACY.name == "token accuracy"
+    assert WHOLE_ACCURACY.name == "whole accuracy"
+
+
+def test_where_no_token_is_asked_there_is_no_share() -> None:
+    logits, target = torch.randn(2, 3, 4), torch.full((2, 3), -1)
+    assert math.isnan(TOKEN_ACCURACY(logits, target))
+    assert math.isnan(WHOLE_ACCURACY(logits, target))
 
 
 def test_both_must_be_right_to_count() -> None:

@@ -66,15 +66,17 @@ def exports_equal_eager(folder: str) -> None:
     for mixer in ("attention", "gmlp", "mlp"):
         print(mixer)
         exported_mixer_equals_eager(mixer, Path(folder) / mixer)
+    print("tokens")
+    exported_mixer_equals_eager("attention", Path(folder) / "tokens", head="tokens", answering=("text", "image"))
     print("no masks")
     attention_without_masks_exports()
     print("no masks, no head, training")
     a_headless_model_exports_from_training_mode(Path(folder) / "headless")
 
 
-def exported_mixer_equals_eager(mixer: str, folder: Path) -> None:
+def exported_mixer_equals_eager(mixer: str, folder: Path, **options: Any) -> None:
     """A padded text, a missing text, and samples that settle at different steps."""
-    model = build(mixer)
+    model = build(mixer, **options)
     batches = other_batches(mixer)
     model.tol = dividing_tolerance(model, *batches[0])
     program = export(model, *example(3))

@@ -59,6 +59,7 @@ MODELS: dict[str, Build] = {
     "no cross": _equilibrium(PAIR, cross=False),
     "no own": _equilibrium(PAIR, own=False),
     "single iteration": _equilibrium(PAIR, steps=1),
+    "tokens": _equilibrium(PAIR, head="tokens"),
     "tree": _tree(),
     "tree of vectors": _tree(mixer="mlp"),
     "concat": _baseline(models.Concat),
@@ -67,6 +68,7 @@ MODELS: dict[str, Build] = {
     "low-rank": _baseline(models.LowRankFusion),
     "single state": _baseline(models.SingleState, heads=HEADS, steps=4),
     "feature sum": _baseline(models.FeatureSum, heads=HEADS, steps=4),
+    "self-attention, tokens": _baseline(models.SelfAttention, heads=HEADS, head="tokens"),
 }
 
 
@@ -84,6 +86,12 @@ def ragged_masks(model: models.FusionModel, batch: int = 4) -> dict[str, Tensor]
     text[1, 2:] = False
     text[2] = False
     return {"text": text}
+
+
+def answers(output: models.Output) -> Tensor:
+    """The logits that answer something: with answers per token, those of real tokens, sample by sample."""
+    assert output.logits is not None
+    return output.logits if output.answered is None else output.logits[output.answered]
 
 
 def build(name: str, dtype: torch.dtype = torch.float64, **options: Any) -> models.FusionModel:

@@ -41,6 +41,43 @@ def test_ordinal_takes_log_probabilities_as_they_are():
     torch.testing.assert_close(task_loss("ordinal")(log_probabilities, CLASSES), task_loss("classes")(LOGITS, CLASSES))
 
 
+def test_tokens_are_the_mean_of_the_asked_tokens_cross_entropies():
+    logits = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(1)).double()
+    target = torch.tensor([[0, 1, 2, 3, 0], [3, -1, -1, 1, -1], [-1, -1, -1, -1, -1]])
+    loss = task_loss("tokens")(logits, target)
+    whole = F.cross_entropy(logits[0], target[0])
+    some = (F.cross_entropy(logits[1, :1], target[1, :1]) + F.cross_entropy(logits[1, 3:4], target[1, 3:4])) / 2
+    torch.testing.assert_close(loss, torch.stack([whole, some, torch.zeros_like(some)]))
+
+
+def test_a_token_that_is_not_asked_gets_no_gradient():
+    logits = torch.randn(2, 3, 4).requires_grad_()
+    task_loss("tokens")(logits, torch.tensor([[0, -1, 2], [-1, -1, -1]])).sum().backward()
+    assert logits.grad.abs().sum(-1).gt(0).tolist() == [[True, False, True], [False, False, False]]
+
+
+def test_rough_answers_per_token_are_judged_in_float32():
+    assert task_loss("tokens")(torch.randn(1, 2, 3).bfloat16(), torch.tensor([[1, 2]])).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("target", "words", "error"),
+    [
+        (torch.tensor([[0, 4, 1], [0, 0, 0]]), r"at most 3; rows \[0\] have tokens beyond", ValueError),
+        (torch.zeros(2, 2).long(), r"shape \(2, 2\); with these logits it must be \(2, 3\)", ValueError),
+        (torch.zeros(2, 3), "whole numbers", TypeError),
+    ],
+)
+def test_a_target_that_does_not_fit_the_tokens_is_an_error_in_words(target, words, error):
+    with pytest.raises(error, match=words):
+        task_loss("tokens")(torch.randn(2, 3, 4), target)
+
+
+def test_logits_without_a_token_axis_are_no_answers_per_token():
+    with pytest.raises(ValueError, match=r"shape \(B N C\), got \(3, 4\)"):
+        task_loss("tokens")(LOGITS, CLASSES)
+
+
 def test_rough_logits_are_judged_in_float32():
     assert task_loss("classes")(LOGITS.bfloat16(), CLASSES).dtype == torch.float32
 

@@ -1,6 +1,8 @@
 """Instruments: (operator or model, solution) in, a frozen result out that prints itself as a short table."""
 
 from meq.analysis.attribution import Attribution, attribute
+from meq.analysis.audit import audit_model
+from meq.analysis.audit_findings import Audit
 from meq.analysis.derivative import EquilibriumDerivative, derive_equilibrium
 from meq.analysis.diagnosis import Diagnosis, diagnose
 from meq.analysis.influence import Influence, measure_influence
@@ -13,6 +15,7 @@ from meq.analysis.verdict import Verdict
 
 __all__ = [
     "Attribution",
+    "Audit",
     "BlockNorms",
     "Conditions",
     "Diagnosis",
@@ -24,6 +27,7 @@ __all__ = [
     "Trajectory",
     "Verdict",
     "attribute",
+    "audit_model",
     "check_conditions",
     "dense_jacobian",
     "derive_equilibrium",

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from meq.analysis.tables import number
@@ -49,7 +49,8 @@ class Answers:
     """Samples whose logits are not finite: wrong answers, and left out where answers are numbers."""
     score_name: str
     score: float
-    """Share of right answers; for soft labels what the answers are worth; for numbers the mean error, negative."""
+    """Share of right answers, with head="tokens" of the tokens that are asked; for soft labels what the answers are
+    worth; for numbers the mean error, negative."""
     constant: float
     """The score of the best constant answer on these samples: the most frequent class, or the median."""
     chance: float
@@ -82,8 +83,8 @@ def measure_answers(model: Any, data: Iterable[Any] | Any, *, seed: int = 0) -> 
     in memory once: give hundreds of samples, not a whole data set.
     """
     batches = [data] if hasattr(data, "features") else list(data)
-    pool = _Pool.of(batches)
     head = str(getattr(model, "head_kind", "classes"))
+    pool = _Pool.of(batches, model.answering if head == "tokens" else ())
     with torch.no_grad(), held_still(model):
         logits = pool.answered(model, {})
         scorer = _Scorer.of(logits, pool.target, head)
@@ -92,19 +93,19 @@ def measure_answers(model: Any, data: Iterable[Any] | Any, *, seed: int = 0) -> 
         for name in pool.names:
             drawn = [pool.answered(model, {name: pool.partners(name, random)}) for _ in range(DRAWS)]
             loss = torch.stack([scorer.points - scorer.scored(each) for each in drawn]).mean(0)
-            losses[name] = estimate(loss[scorer.kept], seed)
+            losses[name] = estimate(loss[scorer.kept], seed, pool.owner)
             changed[name] = float(torch.stack([scorer.changed(each) for each in drawn]).mean())
     # the gain is above the better of the two, paired with the constant answer where that is the better one
     points, constant = scorer.points[scorer.kept], scorer.constant[scorer.kept]
     rival = torch.full_like(constant, scorer.chance) if float(constant.mean()) < scorer.chance else constant
     return Answers(
-        samples=int(scorer.kept.sum()),
+        samples=int(scorer.kept.sum()) if pool.owner is None else len(pool.rows),
         lost=scorer.lost,
         score_name=scorer.name,
         score=float(points.mean()),
         constant=float(scorer.constant.mean()),
         chance=scorer.chance,
-        gain=estimate(points - rival, seed),
+        gain=estimate(points - rival, seed, pool.owner),
         losses=losses,
         changed=changed,
         absent=tuple(name for name in getattr(model, "widths", {}) if not pool.has(name)),
@@ -170,12 +171,20 @@ class _Scorer:
         return torch.isfinite(logits).all(1)
 
 
-def estimate(values: Float[Tensor, " N"], seed: int) -> Estimate:
+def estimate(values: Float[Tensor, " N"], seed: int, owner: Int[Tensor, " N"] | None = None) -> Estimate:
+    """The mean with its interval. `owner` says whose values they are where a sample has several, which are no strangers
+    to each other: it is drawn with all of them."""
     if len(values) == 0:
         return Estimate(float("nan"), float("nan"), float("nan"))
+    tail = (1 - LEVEL) / 2
+    if owner is not None:
+        counts, sums = owner.bincount().numpy(), owner.bincount(values.double()).numpy()
+        counts, sums = counts[counts > 0], sums[counts > 0]
+        rows = np.random.default_rng(seed).integers(0, len(counts), (RESAMPLES, len(counts)))
+        low, high = np.quantile(sums[rows].sum(1) / counts[rows].sum(1), [tail, 1 - tail])
+        return Estimate(float(values.double().mean()), float(low), float(high))
     numbers = values.numpy()
     rows = np.random.default_rng(seed).integers(0, len(numbers), (RESAMPLES, len(numbers)))
-    tail = (1 - LEVEL) / 2
     low, high = np.quantile(numbers[rows].mean(1), [tail, 1 - tail])
     return Estimate(float(numbers.mean()), float(low), float(high))
 
@@ -187,23 +196,34 @@ _Tokens = dict[str, tuple[Tensor, Tensor]]
 class _Pool:
     """Labelled samples one by one, so that a modality of one can be given to another whatever batch it came in."""
 
-    def __init__(self, rows: list[_Tokens], target: Tensor) -> None:
-        self.rows, self.target = rows, target
+    def __init__(self, rows: list[_Tokens], targets: list[Tensor], answering: Sequence[str]) -> None:
+        self.rows, self.answering = rows, answering
+        self.asked = [target >= 0 for target in targets] if answering else None
+        """With answers per token: which tokens of each sample are asked; only they are answers."""
+        self.owner: Tensor | None = None
+        """Whose answer each is, where a sample has several."""
+        if self.asked is None:
+            self.target = torch.stack(targets)
+        else:
+            self.target = torch.cat([target[asked] for target, asked in zip(targets, self.asked, strict=True)])
+            counts = torch.tensor([int(asked.sum()) for asked in self.asked])
+            self.owner = torch.arange(len(rows)).repeat_interleave(counts)
         self.names = list(dict.fromkeys(name for row in rows for name in row))
 
     @classmethod
-    def of(cls, batches: Sequence[Any]) -> _Pool:
+    def of(cls, batches: Sequence[Any], answering: Sequence[str] = ()) -> _Pool:
         if not batches:
             raise ValueError("there were no labelled batches: a generator that was used up, or an empty split?")
-        rows, targets = [], []
+        rows: list[_Tokens] = []
+        targets: list[Tensor] = []
         for place, batch in enumerate(batches):
             target = _checked_target(batch, place)
-            targets.append(target.detach().cpu())
+            targets += target.detach().cpu()
             real = {name: token_mask((batch.masks or {}).get(name), x) for name, x in batch.features.items()}
             rows += [
                 {name: (x[row], real[name][row]) for name, x in batch.features.items()} for row in range(len(target))
             ]
-        return cls(rows, torch.cat(targets))
+        return cls(rows, targets, answering)
 
     def has(self, name: str) -> bool:
         return any(_has(row, name) for row in self.rows)
@@ -227,11 +247,34 @@ class _Pool:
             }
             features = {name: x for name, (x, _) in made.items()}
             masks = {name: mask for name, (_, mask) in made.items() if mask is not None}
-            logits = model(features, masks).logits
+            output = model(features, masks)
+            logits = output.logits
             if logits is None:
                 raise ValueError(f"{type(model).__name__} was built without classes: it gives no answers to score")
-            found.append(logits.float().cpu())
+            if self.asked is None:
+                found.append(logits.float().cpu())
+            else:
+                real = getattr(output, "answered", None)
+                known = logits if real is None else logits.masked_fill(~real[..., None], torch.nan)
+                found += self._asked_rows(known.float().cpu(), features, places)
         return torch.cat(found)
+
+    def _asked_rows(
+        self, logits: Float[Tensor, "B N C"], features: Mapping[str, Tensor], places: range
+    ) -> list[Tensor]:
+        """The logits of the tokens a sample is asked about; NaN for those that another's tokens do not reach."""
+        assert self.asked is not None
+        lengths = {name: _count(features[name][0]) if name in features else 1 for name in self.answering}
+        found = []
+        for row, at in zip(logits, places, strict=True):
+            blocks = row.split(list(lengths.values()))
+            own = [_count(self.rows[at][name][0]) if name in self.rows[at] else 1 for name in self.answering]
+            fitted = [
+                F.pad(block[:count], (0, 0, 0, max(0, count - len(block))), value=torch.nan)
+                for block, count in zip(blocks, own, strict=True)
+            ]
+            found.append(torch.cat(fitted)[self.asked[at]])
+        return found
 
 
 def _checked_target(batch: Any, place: int) -> Tensor:
@@ -246,6 +289,11 @@ def _checked_target(batch: Any, place: int) -> Tensor:
     if any(size != len(target) for size in sizes.values()):
         raise ValueError(f"batch {place} of the data has {len(target)} targets for {sizes} samples")
     return target
+
+
+def _count(x: Tensor) -> int:
+    """Tokens of one sample; a vector is one."""
+    return len(x) if x.ndim > 1 else 1
 
 
 def _has(row: _Tokens, name: str) -> bool:

@@ -50,6 +50,8 @@ class Attribution:
     """Its logit at z(k)."""
     lost: Bool[Tensor, "S B"]
     """The sample had diverged by step k, or its map is not finite."""
+    token: Int[Tensor, " B"] | None = None
+    """With head="tokens": the token of each sample whose answer is explained, counted as in the logits."""
 
     def __str__(self) -> str:
         lost = int(self.lost.any(0).sum())
@@ -92,12 +94,16 @@ def attribute(
     method: str = "grad-cam",
     steps: Sequence[int] | None = None,
     target: Int[Tensor, " B"] | str = "answer",
+    token: int | Int[Tensor, " B"] | None = None,
 ) -> Attribution:
     """What a class's score depends on at each of `steps` (0 .. K unless given), by one of METHODS.
 
     The state z(k) is that of exactly k steps, whatever the model's tolerance, with dropout off. `target` says which
     class: "answer" (the model's own, so that the maps of all steps are of the same score), "step" (what is predicted at
-    each k), or a class per sample. The model is left as it was, and no gradient is left on anything. Methods through
+    each k), or a class per sample. With head="tokens" one token's answer is explained: `token`, the same for all or one
+    per sample, counted as in the logits; unless given, the one that is least sure of its answer.
+
+    The model is left as it was, and no gradient is left on anything. Methods through
     the steps keep one state per step and compute the insides of every step again for each k; into a tree's branches
     they go by the model's own `backward`.
     """
@@ -106,7 +112,7 @@ def attribute(
     through = method.startswith("gradient")
     leaves = {name: x.detach().requires_grad_(through) for name, x in features.items()}
     with held_still(model), torch.set_grad_enabled(through):
-        case = open_case(model, leaves, masks)
+        case = open_case(model, leaves, masks).of_token(token)
         chosen = tuple(range(model.steps + 1)) if steps is None else tuple(steps)
         if not chosen or any(k < 0 for k in chosen):
             raise ValueError(f"steps must name at least one state, counted from 0, the start; got {list(chosen)}")
@@ -121,7 +127,7 @@ def attribute(
     finite = torch.stack([torch.isfinite(each).all(-1) for each in maps.values()]).all(0)
     lost = scored.lost | ~finite | ~torch.isfinite(scores)
     maps = {name: each.masked_fill(lost[..., None], 0).detach() for name, each in maps.items()}
-    return Attribution(method, chosen, maps, scored.classes, scores, lost)
+    return Attribution(method, chosen, maps, scored.classes, scores, lost, case.token)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from meq.analysis.answers import Estimate, estimate
 from meq.analysis.attribution import attribute
-from meq.analysis.walk import Subject
+from meq.analysis.walk import Subject, of_token
 from meq.core.operator import held_still
 from meq.core.state import per_sample, token_mask
 from meq.models.heads import probabilities
@@ -83,7 +83,9 @@ def measure_faithfulness(
         at = model.steps if step is None else step
         maps = attribute(model, features, masks, method=method, steps=[at])
         with torch.no_grad(), held_still(model):
-            question = _Question(model, features, masks, model(features, masks).logits)
+            question = _Question(
+                model, features, masks, _of_token(model(features, masks).logits, maps.token), maps.token
+            )
             finite = torch.isfinite(question.logits).all(1)
             for name, values in maps.maps.items():
                 if name in features and features[name].ndim == 3:
@@ -110,22 +112,36 @@ class _Question:
     model: Any
     features: dict[str, Tensor]
     masks: dict[str, Tensor]
-    logits: Tensor
-    """The answer to the whole samples."""
+    logits: Float[Tensor, "B C"]
+    """The answer to the whole samples; with head="tokens" that of the token which the maps explain."""
+    token: Int[Tensor, " B"] | None
 
     def real(self, name: str) -> Bool[Tensor, "B N"]:
         return token_mask(self.masks.get(name), self.features[name])
 
     def sureness(self, name: str, mask: Bool[Tensor, "B N"]) -> Float[Tensor, " B"]:
         """What the answer to the whole sample gets with these tokens alone of one modality."""
-        logits = self.model(self.features, {**self.masks, name: mask}).logits
+        logits = _of_token(self.model(self.features, {**self.masks, name: mask}).logits, self.token)
         return sureness(logits, self.logits, self.model.head_kind)
 
 
-def sureness(logits: Tensor, whole: Tensor, head: str) -> Float[Tensor, " B"]:
-    """The probability of the answer that `whole` gives; for a number minus the distance to it."""
+def _of_token(logits: Tensor, token: Tensor | None) -> Float[Tensor, "B C"]:
+    return logits if token is None else of_token(logits, token)
+
+
+def sureness(
+    logits: Tensor, whole: Tensor, head: str, answered: Bool[Tensor, "B N"] | None = None
+) -> Float[Tensor, " B"]:
+    """The probability of the answer that `whole` gives; for a number minus the distance to it.
+
+    Of answers per token (B N C) the mean over the tokens that answered; one that was taken away is as sure as chance.
+    """
     if head == "score":
         return -(logits - whole)[:, 0].abs().double().cpu()
+    if logits.ndim == 3:
+        chances = probabilities(logits, head).take_along_dim(whole.argmax(-1, keepdim=True), dim=-1)[..., 0].double()
+        real = torch.ones_like(chances) if answered is None else answered.to(chances)
+        return ((chances * real).sum(1) / real.sum(1).clamp(min=1)).cpu()
     return probabilities(logits, head).gather(1, whole.argmax(1, keepdim=True))[:, 0].double().cpu()
 
 
@@ -168,16 +184,17 @@ def modality_effects(
     phi_m = sum over sets S without m of |S|! (n - |S| - 1)! / n! (v(S + m) - v(S)), with v(S) the probability of the
     answer to the whole sample when only the modalities of S are there, and chance when none is. The effects add up to
     the answer's probability above chance. For a number v is minus the distance to the whole answer, and -|answer| when
-    nothing is there. A model that was trained without modality dropout has never seen a modality missing.
+    nothing is there; of answers per token it is the mean over the tokens. A model that was trained without
+    modality dropout has never seen a modality missing.
     """
     names = list(features)
     if len(names) > MOST_MODALITIES:
         raise ValueError(f"{len(names)} modalities have too many subsets to ask about: {MOST_MODALITIES} at most")
     given = {name: token_mask((masks or {}).get(name), x).reshape(len(x), -1).any(1) for name, x in features.items()}
     with torch.no_grad(), held_still(model):
-        whole = model(features, masks).logits
+        output = model(features, masks)
         worth = {
-            chosen: _worth(model, features, dict(masks or {}), given, chosen, whole)
+            chosen: _worth(model, features, dict(masks or {}), given, chosen, output)
             for size in range(len(names) + 1)
             for chosen in itertools.combinations(names, size)
         }
@@ -206,13 +223,14 @@ def _worth(
     masks: dict[str, Tensor],
     given: Mapping[str, Tensor],
     chosen: tuple[str, ...],
-    whole: Tensor,
+    output: Any,
 ) -> Float[Tensor, " B"]:
     """v(S) per sample; where a sample has none of the chosen modalities, that of an answer to nothing."""
+    whole, answered = output.logits, getattr(output, "answered", None)
     if model.head_kind == "score":
         nothing = -whole[:, 0].abs().double().cpu()
     else:
-        chance = 0.5 if model.head_kind == "labels" else 1 / whole.shape[1]
+        chance = 0.5 if model.head_kind == "labels" else 1 / whole.shape[-1]
         nothing = torch.full((len(whole),), chance, dtype=torch.float64)
     if not chosen:
         return nothing
@@ -221,4 +239,4 @@ def _worth(
     real = {name: token_mask(masks.get(name), x) for name, x in features.items() if name not in chosen}
     hidden = {name: mask & ~per_sample(some, mask) for name, mask in real.items()}
     logits = model(features, {**masks, **hidden}).logits
-    return sureness(logits, whole, model.head_kind).where(some.cpu(), nothing)
+    return sureness(logits, whole, model.head_kind, answered).where(some.cpu(), nothing)

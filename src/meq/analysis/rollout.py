@@ -29,7 +29,7 @@ def roll_out(case: Case, steps: Sequence[int]) -> dict[str, Float[Tensor, "S R N
     """The share of each token in what is read at z(k), k in `steps`: it sums to one over all tokens of a sample.
 
     Read are the real tokens: those of a modality count alike, and so do the modalities that a sample has, as in a
-    readout that pools each state.
+    readout that pools each state; where one token's answer is looked at, that token alone.
     """
     if not isinstance(case.solver, Damped):
         raise ValueError(
@@ -49,7 +49,7 @@ def roll_out(case: Case, steps: Sequence[int]) -> dict[str, Float[Tensor, "S R N
 
     def look(k: int, state: State) -> None:
         step = mixing(operator, state, inputs, masks=masks, damping=damping) if k < end else None
-        readers = _readers(state, masks)
+        readers = _readers(state, masks) if case.token is None else _one_reader(case, state)
         matrix = rolled.pop() if rolled else torch.eye(readers.shape[1]).to(readers).expand(len(readers), -1, -1)
         if k in wanted:
             found[k] = (readers[:, None] @ matrix)[:, 0]
@@ -80,6 +80,17 @@ def _row(reads: dict[str, Tensor], state: State) -> Float[Tensor, "R N T"]:
     like = next(iter(reads.values())).mean(1)
     blocks = [reads[b].mean(1) if b in reads else like.new_zeros(*like.shape[:2], z.shape[1]) for b, z in state.items()]
     return torch.cat(blocks, dim=2)
+
+
+def _one_reader(case: Case, state: State) -> Float[Tensor, "R T"]:
+    """All of the reading is done by one token of each sample, which the case counts over the modalities that answer."""
+    assert case.token is not None
+    names, sizes = list(state), {name: z.shape[1] for name, z in state.items()}
+    firsts = {name: sum(sizes[each] for each in names[:place]) for place, name in enumerate(names)}
+    answering = getattr(case.model, "answering", None) or names
+    places = torch.cat([firsts[name] + torch.arange(sizes[name]) for name in answering]).to(case.token.device)
+    like = next(iter(state.values()))
+    return like.new_zeros(len(like), sum(sizes.values())).scatter_(1, places[case.token][:, None], 1.0)
 
 
 def _readers(state: State, masks: Masks) -> Float[Tensor, "R T"]:

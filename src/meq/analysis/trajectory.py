@@ -26,14 +26,17 @@ Score = Callable[[Tensor, Tensor], float]
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """What was read at each measured step. S steps, N samples, R states: N, or one per choice in multiple choice."""
+    """What was read at each measured step. S steps, N samples, R states: N, or one per choice in multiple choice.
+
+    With head="tokens" every sample has T answers: those of the longest, and `answered` says which are real.
+    """
 
     steps: tuple[int, ...]
     read: int
     """K, the step the model's answer is read at."""
-    predictions: Int[Tensor, "S N"]
+    predictions: Int[Tensor, "S N *T"]
     """The largest logit's place (one number: is it positive?); -1 where the logits are not finite."""
-    confidence: Float[Tensor, "S N"]
+    confidence: Float[Tensor, "S N *T"]
     """The probability given to the prediction, NaN for a regression and where the logits are not finite."""
     residuals: dict[str, Float[Tensor, "S R"]]
     """|z(k) - T(z(k))| / |z(k)| of the undamped map, per modality; NaN where it is absent or the state diverged."""
@@ -41,11 +44,13 @@ class Trajectory:
     """|z(horizon) - z(K)| / |z(K)|, per modality; NaN where it is absent or the state diverged."""
     stopped: Int[Tensor, " R"]
     """The last step at which a diverged state was finite, which is the one that is read from then on; -1: none did."""
-    correct: Bool[Tensor, "S N"] | None
-    """Is the prediction the target? None without targets that are classes."""
+    correct: Bool[Tensor, "S N *T"] | None
+    """Is the prediction the target? None without targets that are classes; False for a token that is not asked."""
     metric: Float[Tensor, " S"] | None
     """The score over the samples whose logits are finite."""
     metric_name: str
+    answered: Bool[Tensor, "N T"] | None = None
+    """With head="tokens": which answers belong to real tokens; the others are -1 in `predictions`."""
 
     @property
     def horizon(self) -> int:
@@ -58,7 +63,7 @@ class Trajectory:
 
     @cached_property
     def flips(self) -> Int[Tensor, " S"]:
-        """How many samples have, at some later measured step, another prediction than at this one."""
+        """How many samples, or tokens, have at some later measured step another prediction than at this one."""
         later = [(self.predictions[k + 1 :] != row).any(0).sum() for k, row in enumerate(self.predictions)]
         return torch.stack(later)
 
@@ -73,13 +78,16 @@ class Trajectory:
         header = ["k", *score, "confidence", "flips", "lost", *(f"{name} residual" for name in self.residuals)]
         samples, states = self.predictions.shape[1], len(self.stopped)
         kinds = f"{samples} samples" if samples == states else f"{samples} samples, {states} states"
+        whose = "samples"
+        if self.answered is not None:
+            kinds, whose = f"{kinds}, {int(self.answered.sum())} tokens", "tokens"
         drifts = ", ".join(f"{name} {number(middle(values))}" for name, values in self.drift.items())
         return "\n".join(
             [
                 f"{kinds}, {self.diverged or 'none'} diverged",
                 text_table(header, [self._row(row) for row in range(len(self.steps))]),
                 f"drift |z({self.horizon}) - z({self.read})| / |z({self.read})|: {drifts}",
-                "* is read. Confidence, residuals (of the undamped map) and drift are medians. flips: samples that",
+                f"* is read. Confidence, residuals (of the undamped map) and drift are medians. flips: {whose} that",
                 "answer otherwise at a later step. lost: their logits are not finite, and the score leaves them out.",
             ]
         )
@@ -87,7 +95,9 @@ class Trajectory:
     def _row(self, row: int) -> list[str]:
         step = f"{self.steps[row]}{'*' if self.steps[row] == self.read else ''}"
         score = [] if self.metric is None else [number(self.metric[row].item())]
-        counts = [str(self.flips[row].item()), str(int((self.predictions[row] < 0).sum()))]
+        lost = self.predictions[row] < 0
+        lost = lost if self.answered is None else lost & self.answered
+        counts = [str(self.flips[row].item()), str(int(lost.sum()))]
         residuals = [number(middle(rows[row])) for rows in self.residuals.values()]
         return [step, *score, number(middle(self.confidence[row])), *counts, *residuals]
 
@@ -116,7 +126,7 @@ def follow(
     with torch.no_grad(), held_still(model):
         for batch in batches:
             readings = open_case(model, batch.features, batch.masks).read_along(chosen)
-            predicted = answer(readings.logits, model.head_kind)
+            predicted = _answers(readings, model.head_kind)
             if metric is None:  # nobody will ask for the logits
                 readings = replace(readings, logits=readings.logits[:, :0].clone())
             found.append((readings, *predicted))
@@ -127,19 +137,27 @@ def follow(
     if targets and len(targets) != len(found):
         raise ValueError("some batches have targets and some have none: give targets for all of them or for none")
     every = [readings for readings, *_ in found]
-    predictions = torch.cat([each for _, each, _ in found], 1)
-    target, correct = torch.cat(targets) if targets else None, None
-    if target is not None and target.ndim == 1 and not target.is_floating_point() and model.head_kind != "score":
+    tokens = model.head_kind == "tokens"
+    predictions = _joined([each for _, each, _ in found], 1, -1)
+    answered = _joined([_real(each, predicted) for each, predicted, _ in found], 0, 0) if tokens else None
+    target, correct, asked = None, None, predictions >= 0
+    if targets:
+        target = _joined(targets, 0, -1) if tokens else torch.cat(targets)
+    if target is not None and tokens:
+        correct, asked = predictions == target.where(target >= 0, -2), asked & (target >= 0)
+    elif target is not None and target.ndim == 1 and not target.is_floating_point() and model.head_kind != "score":
         correct = predictions == target
     if metric is not None:
-        scores: Tensor | None = _scores([each.logits for each in every], predictions >= 0, target, metric)
+        finite = predictions >= 0 if answered is None else ((predictions >= 0) | ~answered).all(2)
+        parts = [each.logits for each in every]
+        scores: Tensor | None = _scores(_filled(parts, 2, 0) if tokens else parts, finite, target, metric)
     else:
-        scores = None if correct is None else correct.double().sum(1) / (predictions >= 0).sum(1)
+        scores = None if correct is None else correct.double().flatten(1).sum(1) / asked.flatten(1).sum(1)
     return Trajectory(
         steps=chosen,
         read=model.steps,
         predictions=predictions,
-        confidence=torch.cat([each for _, _, each in found], 1),
+        confidence=_joined([each for _, _, each in found], 1, math.nan),
         residuals={name: torch.cat([each.residuals[name] for each in every], 1) for name in every[0].residuals},
         drift=join_samples([each.drift for each in every]),
         stopped=torch.cat([each.stopped for each in every]),
@@ -148,7 +166,31 @@ def follow(
         metric_name="accuracy"
         if metric is None
         else str(getattr(metric, "name", getattr(metric, "__name__", "metric"))),
+        answered=answered,
     )
+
+
+def _answers(readings: Readings, head: str) -> tuple[Int[Tensor, "S B *N"], Float[Tensor, "S B *N"]]:
+    """Predictions and their confidence; of tokens that are not real there are none."""
+    prediction, confidence = answer(readings.logits, head)
+    if readings.answered is None:
+        return prediction, confidence
+    return prediction.where(readings.answered, -1), confidence.where(readings.answered, math.nan)
+
+
+def _real(readings: Readings, predictions: Int[Tensor, "S B N"]) -> Bool[Tensor, "B N"]:
+    return torch.ones_like(predictions[0], dtype=torch.bool) if readings.answered is None else readings.answered
+
+
+def _joined(parts: Sequence[Tensor], axis: int, filling: float) -> Tensor:
+    """Batches one after the other along `axis`; of tokens, on the axis after it, each gets as many as the longest."""
+    return torch.cat(_filled(parts, axis + 1, filling) if parts[0].ndim > axis + 1 else list(parts), axis)
+
+
+def _filled(parts: Sequence[Tensor], axis: int, filling: float) -> list[Tensor]:
+    longest = max(part.shape[axis] for part in parts)
+    missing = [(*part.shape[:axis], longest - part.shape[axis], *part.shape[axis + 1 :]) for part in parts]
+    return [torch.cat([x, x.new_full(shape, filling)], axis) for x, shape in zip(parts, missing, strict=True)]
 
 
 def _choose_steps(steps: Sequence[int] | None, read: int, horizon: int) -> tuple[int, ...]:
@@ -168,8 +210,8 @@ def _scores(
     """The metric at every step, over the samples whose logits are finite."""
     if target is None:
         raise ValueError("a metric was given, but the batches have no targets to score against")
-    first = parts[0].shape[2]
-    if others := [part.shape[2] for part in parts if part.shape[2] != first]:
+    first = parts[0].shape[-1]
+    if others := [part.shape[-1] for part in parts if part.shape[-1] != first]:
         raise ValueError(
             f"batches with {first} and {others[0]} logits per sample cannot be scored together: bring them to one size"
         )

@@ -6,11 +6,11 @@ Everything that looks at single steps goes through here: trajectories, attributi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from meq.core.backward import Backward, Unrolled
@@ -49,13 +49,16 @@ class Readings:
     """What was read of one batch along the iteration, on the CPU. S steps, B samples, R states as in `Case`."""
 
     steps: tuple[int, ...]
-    logits: Float[Tensor, "S B C"]
+    logits: Float[Tensor, "S B *N C"]
+    """Of N tokens each with head="tokens"."""
     residuals: dict[str, Float[Tensor, "S R"]]
     """|z(k) - T(z(k))| / |z(k)| of the undamped map; NaN where a modality is absent or the state diverged."""
     drift: dict[str, Float[Tensor, " R"]]
     """|z(last step) - z(K)| / |z(K)|, K the step the model's answer is read at; NaN likewise."""
     stopped: Int[Tensor, " R"]
     """The last step at which a diverged state was finite, which is the one that is read from then on; -1: none did."""
+    answered: Bool[Tensor, "R N"] | None = None
+    """With head="tokens": which of the answers belong to real tokens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +70,13 @@ class Case:
 
     model: Subject
     solution: Solution
-    answer: Float[Tensor, "B C"]
+    answer: Float[Tensor, "B *N C"]
     """The logits that the model itself gives."""
     solver: Solver
+    answered: Bool[Tensor, "B N"] | None = None
+    """With head="tokens": which of the answers belong to real tokens."""
+    token: Int[Tensor, " B"] | None = None
+    """With head="tokens": the one of each sample whose answer alone is read; None: all of them."""
 
     @property
     def choices(self) -> int | None:
@@ -88,10 +95,39 @@ class Case:
             trajectory=trajectory,
         )
 
-    def read(self, state: State) -> Float[Tensor, "B C"]:
+    def read(self, state: State) -> Float[Tensor, "B *N C"]:
         """The logits of a state, per sample."""
         logits = self.model.read(state, self.solution.masks)
+        if self.token is not None:
+            return of_token(logits, self.token)
         return logits if self.choices is None else logits.unflatten(0, (-1, self.choices))[..., 0]
+
+    def of_token(self, token: int | Tensor | None) -> Case:
+        """The case whose answer is that of one token per sample, counted as in the logits; as it is for other heads.
+
+        Unless given, the real token that is least sure of its answer: where a look is worth most.
+        """
+        if self.model.head_kind != "tokens":
+            if token is not None:
+                raise ValueError(f"token={token} belongs to head='tokens', and the head is {self.model.head_kind!r}")
+            return self
+        rows, count = self.answer.shape[:2]
+        real = torch.ones_like(self.answer[..., 0], dtype=torch.bool) if self.answered is None else self.answered
+        if token is None:
+            sure = answer(self.answer, "tokens")[1].nan_to_num(nan=0.0)
+            chosen = sure.masked_fill(~real, torch.inf).argmin(1)
+        else:
+            chosen = torch.as_tensor(token, device=real.device).long().expand(rows)
+            inside = (chosen >= 0) & (chosen < count)
+            known = inside & real.gather(1, chosen.clamp(0, count - 1)[:, None])[:, 0]
+            if not bool(known.all()):
+                first = int((~known).nonzero()[0])
+                places = real[first].nonzero().flatten().tolist()
+                raise ValueError(
+                    f"sample {first} has no token {int(chosen[first])} that answers: those that do are "
+                    f"{', '.join(map(str, places)) or 'none'}"
+                )
+        return replace(self, answer=of_token(self.answer, chosen), token=chosen)
 
     def read_along(self, steps: Sequence[int]) -> Readings:
         """Walk to the last of `steps`, given in order and not before K, and read the states on the way."""
@@ -123,6 +159,7 @@ class Case:
             residuals=residuals,
             drift=drift,
             stopped=stopped.cpu(),
+            answered=None if self.answered is None or self.token is not None else self.answered.cpu(),
         )
 
 
@@ -133,7 +170,8 @@ def open_case(model: Subject, features: Mapping[str, Tensor], masks: Mapping[str
     if output.logits is None:
         raise ValueError(f"{type(model).__name__} was built without classes: it has no head to read states with")
     solver = getattr(model, "solver", None) or model.damped()
-    return Case(model, output.solution.detach(), output.logits.detach(), solver)  # its inputs keep their graph
+    answered = getattr(output, "answered", None)
+    return Case(model, output.solution.detach(), output.logits.detach(), solver, answered)  # inputs keep their graph
 
 
 def check_iterates(model: object) -> None:
@@ -142,6 +180,11 @@ def check_iterates(model: object) -> None:
             f"{type(model).__name__} does not iterate, so there are no steps to look at: "
             "use a model with an operator, such as MutualEquilibrium"
         )
+
+
+def of_token(logits: Float[Tensor, "B N C"], token: Int[Tensor, " B"]) -> Float[Tensor, "B C"]:
+    """The logits of one token of each sample."""
+    return logits.take_along_dim(token[:, None, None], dim=1)[:, 0]
 
 
 def stopped_at(solution: Solution) -> Int[Tensor, " R"]:

@@ -15,7 +15,7 @@ from meq.cli.data import data_app, encode
 from meq.cli.errors import errors_in_words, running
 from meq.cli.study import demo, study_app
 from meq.cli.train import evaluate, train
-from meq.cli.understand import analyze, cost, explain, report
+from meq.cli.understand import analyze, audit, cost, explain, report
 from meq.cli.use import app_command, predict
 from meq.registry import PLUGINS, load_plugins
 from meq.version import __version__
@@ -24,7 +24,7 @@ CHAPTERS: Mapping[str, Mapping[str, Callable[..., Any] | typer.Typer]] = {
     "Data": {"data": data_app, "encode": encode},
     "Train": {"train": train, "evaluate": evaluate},
     "Use": {"predict": predict, "app": app_command},
-    "Understand": {"explain": explain, "analyze": analyze, "cost": cost, "report": report},
+    "Understand": {"explain": explain, "analyze": analyze, "audit": audit, "cost": cost, "report": report},
     "Laboratory": {"study": study_app, "demo": demo},
 }
 HELP = "Mutual equilibrium: multimodal learning by coupled fixed points, from your table to answers and explanations."

@@ -1,4 +1,4 @@
-"""`meq explain`, `meq analyze`, `meq cost` and `meq report`: what a trained run does, and why."""
+"""`meq explain`, `meq analyze`, `meq audit`, `meq cost` and `meq report`: what a trained run does, and why."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 # What the library has as defaults, written here so that --help need not import it; a test compares them.
 METHODS = ("grad-cam", "gradient", "gradient-x-input", "rollout")
 DEPTHS, PASSES = (1, 2, 5, 10, 20), 15
+AUDITED = 256
 
 
 @command
@@ -122,6 +123,36 @@ def analyze(
     print_result(found, as_json=as_json)
     if not as_json and trained.folder.name == "model":
         print(f"\nkept in {trained.folder.parent / FOLDER}")
+
+
+@command
+def audit(
+    run: Run,
+    data: OtherData = None,
+    root: Root = None,
+    split: Annotated[
+        str | None, typer.Option(help="The split to look at: dev where it is labelled, or else test.")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="How many samples, spread over the split.", min=1)] = AUDITED,
+    seed: Annotated[int, typer.Option(help="Of random starts and of intervals.", min=0)] = 0,
+    skip_bad: SkipBad = False,
+    as_json: AsJson = False,
+) -> None:
+    """Is a trained run iterating at all, and does it keep what it finds? Five questions, one page, a verdict.
+
+    Reads the start instead of the end, starts elsewhere, compares steps with difficulty, asks whether the residual
+    knows which answers are wrong, and goes on to 50 times the read depth. Nothing is written.
+    """
+    with Bars() as bars:
+        from meq.runs.audit import AuditOptions, audit_run
+        from meq.runs.load import load_run
+        from meq.runs.own_data import ReadOptions
+
+        check_data(data, root)
+        reading = ReadOptions(on_bad="skip" if skip_bad else "raise", progress=bars)
+        options = AuditOptions(split=split, samples=samples, seed=seed)
+        found = audit_run(load_run(run), data, root=root, options=options, reading=reading)
+    print(dumps({"verdict": found.verdict, "findings": found.findings, **vars(found)}) if as_json else found)
 
 
 @command

@@ -59,8 +59,11 @@ def ordinal_nll(logits: Float[Tensor, "B C"], target: Tensor) -> Float[Tensor, "
     return F.nll_loss(_precise(logits), _check_classes(logits, target), reduction="none")
 
 
-def token_cross_entropy(logits: Float[Tensor, "B N C"], target: Tensor) -> Float[Tensor, " B"]:
-    """The mean over a sample's tokens of -log softmax(logits)[target]; tokens with a negative target are not asked."""
+def token_cross_entropy(logits: Tensor, target: Tensor) -> Float[Tensor, " B"]:
+    """The mean over a sample's tokens of -log softmax(logits)[target]; tokens with a negative target are not asked.
+
+    Logits are (B N C), the target (B N). A sample that is asked nothing has a loss of 0.
+    """
     if logits.ndim != 3:
         raise ValueError(f"answers per token are logits of shape (B N C), got {tuple(logits.shape)}")
     _check_whole(target)

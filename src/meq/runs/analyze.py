@@ -269,7 +269,7 @@ def _batches(examples: Split, data: DataSet) -> Iterator[SimpleNamespace]:
     """Ids, features, masks, and the target, which is None where there is none."""
     for part in batched(examples, BATCH):
         known = part[0].target is not None
-        made = collate(part if known else without_targets(part), data.widths)
+        made = collate(part if known else without_targets(part), data.widths, data.answering)
         target = made.target if known else None
         yield SimpleNamespace(ids=made.ids, features=made.features, masks=made.masks, target=target)
 

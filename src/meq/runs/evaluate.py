@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from meq.analysis.tables import text_table
+from meq.analysis.walk import of_token
 from meq.data.contract import DataSet
 from meq.encoders.contract import Progress
 from meq.errors import shown
@@ -49,7 +50,8 @@ class SplitScores:
     recorded: Mapping[str, float] | None
     """What the run's record says of this split, if it is the same data."""
     confusion: tuple[tuple[int, ...], ...] | None
-    """Row: the label, column: the answer; None where answers are not classes."""
+    """Row: the label, column: the answer, of examples or of the tokens that are asked; None where answers are not
+    classes."""
 
     @property
     def as_recorded(self) -> bool | None:
@@ -148,8 +150,9 @@ def _scored(run: TrainedRun, ready: RunData, data: DataSet, split: str, progress
     predictions = predict_split(run.model, data, split, batch_size=run.batch_size, progress=progress)
     recorded = run.record.metrics.get(split) if run.record is not None and ready.same else None
     confusion, classes = None, len(data.labels)
-    if data.head in ("classes", "ordinal"):
-        places = predictions.target.long() * classes + predictions.logits.argmax(1)
+    if data.head in ("classes", "ordinal", "tokens"):
+        asked = predictions.target >= 0  # all but tokens without an answer
+        places = predictions.target[asked].long() * classes + predictions.logits.argmax(-1)[asked]
         counts = torch.bincount(places, minlength=classes * classes).reshape(classes, classes)
         confusion = tuple(tuple(row) for row in counts.tolist())
     return SplitScores(
@@ -171,11 +174,13 @@ class ScoredAnswers:
     head: str
     ids: Sequence[str]
     answer: Int[Tensor, " N"]
-    """The class; -1 where the logits are not finite, and throughout for numbers."""
+    """The class, of tokens that of the least sure one that is asked; -1 where the logits are not finite, and
+    throughout for numbers."""
     truth: Int[Tensor, " N"]
     """The class, or the best of several; -1 throughout for numbers."""
     right: Bool[Tensor, " N"]
-    """With soft labels: the answer is worth something. False throughout for numbers."""
+    """With soft labels: the answer is worth something. Of tokens: all that are asked are right. False throughout for
+    numbers."""
     confidence: Float[Tensor, " N"]
     """The probability of the answer; NaN where there is none."""
     off: Float[Tensor, " N"]
@@ -199,6 +204,9 @@ def score_answers(predictions: Predictions, head: str) -> ScoredAnswers:
         return ScoredAnswers(
             head=head, ids=predictions.ids, answer=none, truth=none, right=wrong, confidence=nothing, off=off
         )
+    whole = None
+    if head == "tokens":
+        logits, target, whole = _least_sure(logits, target)
     finite = logits.isfinite().all(1)
     answer = logits.argmax(1)
     chances = probabilities(logits, head)
@@ -209,10 +217,19 @@ def score_answers(predictions: Predictions, head: str) -> ScoredAnswers:
         ids=predictions.ids,
         answer=answer.where(finite, -1),
         truth=target.argmax(1) if soft else target.long(),
-        right=right & finite,
+        right=(right if whole is None else whole) & finite,
         confidence=chances.gather(1, answer[:, None])[:, 0].where(finite, math.nan),
         off=nothing,
     )
+
+
+def _least_sure(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Bool[Tensor, " N"]]:
+    """Of each example the asked token that is least sure of its answer, and whether all that are asked are right."""
+    asked, answer = target >= 0, logits.argmax(-1)
+    sure = probabilities(logits, "tokens").amax(-1).nan_to_num(nan=0.0).masked_fill(~asked, math.inf)
+    token = sure.argmin(1)
+    right = ((answer == target) | ~asked).all(1)
+    return of_token(logits, token), target.gather(1, token[:, None])[:, 0], right
 
 
 def notable_answers(scored: ScoredAnswers, count: int = 3) -> dict[int, str]:
@@ -243,6 +260,8 @@ def how_chosen(head: str, split: str, count: int = 3) -> str:
             f"the {count} that are nearest."
         )
     credit = " (an answer is wrong if it is worth nothing)" if head == "labels" else ""
+    if head == "tokens":
+        credit = " (of each example the least sure token counts, and one wrong token makes it wrong)"
     return (
         f"Chosen by the stored answers to {split}: the {count} wrong answers with the highest probability{credit}; the "
         f"{count} answers, of those that are left, with the lowest; and the {count} right answers with the highest "

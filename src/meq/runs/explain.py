@@ -25,6 +25,7 @@ from meq.runs.analyze import analysis_of
 from meq.runs.explanation import Contrast, Explanation, ModalityView
 from meq.runs.load import TrainedRun
 from meq.runs.own_data import encoders_of_run, examples_as_features
+from meq.runs.predict import token_places
 from meq.studies.study import StudyError
 from meq.training.predictions import without_targets
 
@@ -80,6 +81,7 @@ class Explainer:
         steps: Sequence[int] | None = None,
         method: str | None = None,
         label: str | None = None,
+        token: int | None = None,
     ) -> list[Explanation]:
         """One explanation per example, in order; see `explain`."""
         if method is not None and method not in METHODS:
@@ -95,8 +97,11 @@ class Explainer:
         model: Any = self.run.model
         method = default_method(model, batch.features, batch.masks) if method is None else method
         with torch.no_grad(), held_still(model):
-            readings = open_case(model, batch.features, batch.masks).read_along(chosen)
-        found = attribute(model, batch.features, batch.masks, method=method, steps=chosen, target=target)
+            case = open_case(model, batch.features, batch.masks).of_token(token)
+            readings = case.read_along(chosen)
+        found = attribute(
+            model, batch.features, batch.masks, method=method, steps=chosen, target=target, token=case.token
+        )
         if not any(name in self.run.task.widths for name in found.maps):
             raise ValueError(
                 f"{method!r} gives maps of the states {', '.join(found.maps)}, which are not modalities in this model: "
@@ -104,9 +109,16 @@ class Explainer:
             )
         effects = modality_effects(model, batch.features, batch.masks)
         evidence = self._evidence(method)
-        return [
+        explained = [
             replace(self._explanation(example, parts[row], row, readings, found, effects), evidence=evidence)
             for row, example in enumerate(examples)
+        ]
+        if found.token is None:
+            return explained
+        places = token_places(model.answering, batch.features)
+        return [
+            self._of_token(each, examples[row], parts[row], places[int(found.token[row])])
+            for row, each in enumerate(explained)
         ]
 
     def contrast(
@@ -224,6 +236,17 @@ class Explainer:
             effects={name: float(effects[name][row]) for name in views if name in effects},
         )
 
+    def _of_token(
+        self, found: Explanation, example: Example, parts: Mapping[str, _Part], place: tuple[str, int]
+    ) -> Explanation:
+        """The explanation of one token's answer, with its name and its true class."""
+        counts = {
+            name: len(parts[name].tokens[0].features) if name in parts else 0 for name in self.run.model.answering
+        }
+        before = sum(counts[name] for name in list(counts)[: list(counts).index(place[0])])
+        asked = None if example.target is None or example.target.ndim != 1 else int(example.target[before + place[1]])
+        return replace(found, token=f"{place[0]} {place[1]}", target=None if asked is None or asked < 0 else asked)
+
     def _evidence(self, method: str) -> str:
         """What is known of the worth of this run's maps."""
         kept = analysis_of(self.run)
@@ -242,14 +265,16 @@ def explain(
     steps: Sequence[int] | None = None,
     method: str | None = None,
     label: str | None = None,
+    token: int | None = None,
 ) -> list[Explanation]:
     """What a trained run makes of examples with raw content, at each of `steps` (0 to 2 K unless given; K always).
 
     `method` is a key of `meq.analysis.attribution.METHODS`, or None for its `default_method`. Maps are of the model's
-    own answer, the same at every step, or of `label`. Methods through the steps cost more the further they go: ask
-    for fewer steps of a large model.
+    own answer, the same at every step, or of `label`; with answers per token of that of `token`, counted over the
+    modalities that answer, or of the one that is least sure. Methods through the steps cost more the further they
+    go: ask for fewer steps of a large model.
     """
-    return Explainer(run, encoders=encoders)(examples, steps=steps, method=method, label=label)
+    return Explainer(run, encoders=encoders)(examples, steps=steps, method=method, label=label, token=token)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,7 @@ from meq.analysis.removal import as_shares
 from meq.analysis.tables import number, text_table
 from meq.data.content import Content
 from meq.models.heads import probabilities
+from meq.records import SINCE
 
 TOP_WORDS = 3
 
@@ -110,6 +111,8 @@ class Explanation:
     """What each modality adds to the answer's probability: `meq.analysis.removal.modality_effects`."""
     evidence: str = ""
     """What is known of the worth of this model's maps."""
+    token: str = field(default="", metadata=SINCE)
+    """With answers per token: the one whose answer this is, such as "text 3"."""
 
     @property
     def modality_shares(self) -> dict[str, float]:
@@ -195,6 +198,7 @@ class Explanation:
 
     def _remarks(self) -> list[str]:
         whose = "the number" if self.head == "score" else f"the score of {self.explained_label!r}"
+        whose += f" at the token {self.token}" if self.token else ""
         lines = [
             f"* is read. Residuals are of the undamped map. Words and heat maps: {self.method}, of {whose};",
             f"{self.method}: {(METHODS | OLD_METHODS)[self.method]}.",
@@ -210,6 +214,7 @@ class Explanation:
         chances = None if self.probabilities is None else _plain(self.probabilities)
         return {
             **{"id": self.id, "steps": list(self.steps), "read": self.read, "head": self.head},
+            **({"token": self.token} if self.token else {}),
             **{"labels": list(self.labels), "answer": self.answer, "method": self.method},
             "answers": [self.said(row) for row in range(len(self.steps))],
             "probabilities": chances,

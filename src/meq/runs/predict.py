@@ -54,12 +54,16 @@ class Answer:
 
     id: str
     answer: str | float | tuple[str, ...] | None
-    """A label, the labels of several that apply, the place of a choice, or a number; None if there is no answer."""
-    logits: Float[Tensor, " C"]
+    """A label, the labels of several that apply, the place of a choice, or a number; with answers per token a label
+    for each of `tokens`. None if there is no answer."""
+    logits: Float[Tensor, "*T C"]
     confidence: float = math.nan
-    """The probability of the answer; of several labels, that of the most probable one; NaN for a number."""
-    probabilities: Float[Tensor, " C"] | None = None
+    """The probability of the answer; of several labels, that of the most probable one; of tokens their mean; NaN for a
+    number."""
+    probabilities: Float[Tensor, "*T C"] | None = None
     """One per class; None for a number."""
+    tokens: tuple[tuple[str, int], ...] = ()
+    """With answers per token: the modality of each, and its place there."""
     steps: int | None = None
     """The step the state was read at; None for a model that does not iterate."""
     residuals: Mapping[str, float] = field(default_factory=dict)
@@ -93,6 +97,11 @@ class Answers(Sequence[Answer]):
     left_out: Sequence[Finding] = ()
     """Rows that could not be read, where skipping them was asked for."""
 
+    @property
+    def tokens(self) -> bool:
+        """Whether answers are of tokens."""
+        return any(answer.tokens for answer in self.answers)
+
     def __len__(self) -> int:
         return len(self.answers)
 
@@ -101,7 +110,8 @@ class Answers(Sequence[Answer]):
 
     def rows(self, *, probabilities: int = PROBABILITIES) -> list[dict[str, Any]]:
         """Plain values, one dictionary per answer, all with the same keys; what is not known is None."""
-        spelled = self.answers and self.answers[0].probabilities is not None and len(self.labels) <= probabilities
+        first = next((each.probabilities for each in self.answers if each.probabilities is not None), None)
+        spelled = first is not None and first.ndim == 1 and len(self.labels) <= probabilities
         return [self._row(answer, self.labels if spelled else ()) for answer in self.answers]
 
     def save(self, path: Path | str, *, probabilities: int = PROBABILITIES, force: bool = False) -> Path:
@@ -125,6 +135,9 @@ class Answers(Sequence[Answer]):
     def summary(self) -> dict[str, Any]:
         """Counts, for people and machines: answers by label, missing modalities, reasons of stopping."""
         single = [answer.answer for answer in self.answers if isinstance(answer.answer, str)]
+        single += [
+            label for each in self.answers if each.tokens and isinstance(each.answer, tuple) for label in each.answer
+        ]
         return {
             "rows": len(self.answers),
             "left_out": len(self.left_out),
@@ -137,12 +150,17 @@ class Answers(Sequence[Answer]):
         }
 
     def _row(self, answer: Answer, labels: Sequence[str]) -> dict[str, Any]:
-        chances = [] if answer.probabilities is None else answer.probabilities.tolist()
+        chances = [math.nan] * len(labels) if answer.probabilities is None else answer.probabilities.tolist()
+        if self.tokens:  # lists: of one length, a value per token
+            sure = [] if answer.probabilities is None else answer.probabilities.amax(-1).tolist()
+            named = [f"{name} {place}" for name, place in answer.tokens]
+            said = list(answer.answer) if isinstance(answer.answer, tuple) else []
+            per_token = {"answer": said, "tokens": named, "confidences": [_number(value) for value in sure]}
         chosen = "|".join(answer.answer) if isinstance(answer.answer, tuple) else answer.answer
         return {
             "id": answer.id,
             "line": answer.line,
-            "answer": chosen,
+            **(per_token if self.tokens else {"answer": chosen}),
             "confidence": _number(answer.confidence),
             **{f"p({label})": _number(chance) for label, chance in zip(labels, chances, strict=bool(labels))},
             "steps": answer.steps,
@@ -174,7 +192,9 @@ def _as_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def csv_cell(value: Any) -> Any:
-    """A value as it is written to CSV: text that a spreadsheet would run gets an apostrophe."""
+    """A value as it is written to CSV: text that a spreadsheet would run gets an apostrophe; a list is one text."""
+    if isinstance(value, list):
+        value = "|".join("" if each is None else str(each) for each in value)
     runs = isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value)
     return f"'{value}" if runs else value
 
@@ -264,15 +284,18 @@ def _answers(run: TrainedRun, part: list[Example]) -> list[Answer]:
         Answer(id=each.id, answer=None, logits=nothing, line=line) for each, line in zip(part, lines, strict=True)
     ]
     if readable:
-        output = answer_batch(run.model, without_targets([part[row] for row in readable]), run.task.widths)[1]
-        for row, facts in zip(readable, _facts(run, output), strict=True):
+        batch, output = answer_batch(run.model, without_targets([part[row] for row in readable]), run.task.widths)
+        for row, facts in zip(readable, _facts(run, output, batch.features), strict=True):
             answers[row] = replace(answers[row], **facts)
     return [replace(answer, missing=lacks) for answer, lacks in zip(answers, missing, strict=True)]
 
 
-def _facts(run: TrainedRun, output: Output) -> Iterator[dict[str, Any]]:
+def _facts(run: TrainedRun, output: Output, features: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
     """Example by example: the fields of its `Answer` that the model's output decides."""
     head, logits, solution = run.task.head, answer_logits(output), output.solution
+    if output.answered is not None:
+        yield from _token_facts(run, output, token_places(run.model.answering, features))
+        return
     prediction, confidence = (x.tolist() for x in read_answer(logits, head))
     chances = None if head == "score" else probabilities(logits, head)
     if solution is not None:
@@ -287,6 +310,33 @@ def _facts(run: TrainedRun, output: Output) -> Iterator[dict[str, Any]]:
             facts |= {"steps": steps[state], "stop": solution.stop[state]}
             facts["residuals"] = {name: values[state] for name, values in residuals.items()}
         yield facts
+
+
+def _token_facts(run: TrainedRun, output: Output, places: Sequence[tuple[str, int]]) -> Iterator[dict[str, Any]]:
+    """The same for answers per token: those of an example's real tokens, one after the other."""
+    assert output.answered is not None
+    logits, solution = answer_logits(output), output.solution
+    for at, real in enumerate(output.answered):
+        own = logits[at][real]
+        best, sure = read_answer(own, "tokens")
+        said = tuple(run.labels[each] for each in best.tolist() if each >= 0)
+        facts: dict[str, Any] = {
+            "answer": said if said and len(said) == len(best) else None,  # a state that is not finite answers nothing
+            "logits": own,
+            "confidence": float(sure.mean()),
+            "probabilities": probabilities(own, "tokens"),
+            "tokens": tuple(places[place] for place in real.nonzero().flatten().tolist()),
+        }
+        if solution is not None:
+            facts |= {"steps": int(solution.steps[at]), "stop": solution.stop[at]}
+            facts["residuals"] = {name: float(x[at]) for name, x in solution.final_residual.items()}
+        yield facts
+
+
+def token_places(answering: Sequence[str], features: Mapping[str, Tensor]) -> list[tuple[str, int]]:
+    """What the answers of a batch belong to, in the order of the logits: modalities, and places of tokens in them."""
+    lengths = {name: features[name].shape[1] if name in features else 1 for name in answering}
+    return [(name, place) for name, length in lengths.items() for place in range(length)]
 
 
 def _in_words(run: TrainedRun, best: int, logits: Tensor) -> str | float | tuple[str, ...] | None:

@@ -26,7 +26,6 @@ import psutil  # type: ignore[import-untyped]
 import torch
 from rich.console import Console
 
-from meq.data.contract import collate
 from meq.encoders.store import FeatureStore
 from meq.records import NoSpaceError, is_full
 from meq.studies.build import Places, PreparedData, build_model, build_objective
@@ -85,7 +84,7 @@ def memory_of_a_run(study: Study, prepared: PreparedData) -> int:
     for arm in study.arms:
         data, config = prepared.seen_by(arm), study.config(arm.name, seed)
         model, objective = build_model(study, arm, data, seed), build_objective(arm, data)
-        batch = collate([data.splits["train"][0]], data.widths)
+        batch = data.collate([data.splits["train"][0]])
         parameters = sum(each.numel() for each in model.parameters())
         seeds = sample_seeds(seed, 0, batch.ids)
         with PeakBytes([*model.parameters(), *batch.features.values()]) as memory:
