@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         solve,
     )
     from meq.models import (
+        Anytime,
         Concat,
         CrossAttention,
         EquilibriumTree,
@@ -46,6 +47,7 @@ else:
 __all__ = [
     "Adjoint",
     "Anderson",
+    "Anytime",
     "Backward",
     "Broyden",
     "Checkpointed",
