@@ -19,11 +19,14 @@ from meq.cli.options import (
     AsJson,
     Debug,
     EncoderNames,
+    Full,
     OtherData,
     Part,
     Root,
     Run,
     SkipBad,
+    Steps,
+    asked_depth,
     by_part,
     with_options,
 )
@@ -215,6 +218,8 @@ def evaluate(
     data: OtherData = None,
     root: Root = None,
     split: Part = None,
+    steps: Steps = None,
+    full: Full = False,
     skip_bad: SkipBad = False,
     store: Annotated[Path | None, typer.Option(help="Feature store; that of training unless given.")] = None,
     as_json: AsJson = False,
@@ -237,7 +242,8 @@ def evaluate(
             on_bad="skip" if skip_bad else "raise", encoders=encoders.by_kind(), store=store, progress=bars
         )
         trained = load_run(run)
-        found = evaluate_run(trained, data, root=root, split=split, reading=reading)
+        depth = asked_depth(steps, full, trained.model)
+        found = evaluate_run(trained, data, root=root, split=split, reading=reading, steps=depth)
     if trained.not_sealed is not None:
         say(trained.not_sealed)
     print(dumps(found) if as_json else found, end="" if as_json else "\n")

@@ -433,17 +433,17 @@ def _notes(
         yield f"no threshold of {', '.join(none)} keeps the promise where it is calibrated"
     if broken:
         yield f"{', '.join(broken)}: the promise did not hold on the samples that check it"
+    if samples * risk < 3:
+        yield (
+            f"{samples} samples are few for a promise of {risk:g}: a loss in up to {3 / samples:.1%} of answers can "
+            "stay unseen in so many"
+        )
     if best is None:
         yield f"nothing is stopped early: the model is read at its own depth; ask for step {most} to read at full depth"
         return
     ties = [each.rule for each in trials if each.holds and each.steps == best.steps and each is not best]
     if ties:
         yield f"{', '.join(ties)} takes as many steps as {best.rule}, which is kept as the first of them"
-    if samples * risk < 3:
-        yield (
-            f"{samples} samples are few for a promise of {risk:g}: a loss in up to {3 / samples:.1%} of answers can "
-            "stay unseen in so many"
-        )
     if best.rule == "confidence":
         yield (
             "confidence fails on problems deeper than those of training: a model can be sure, and wrong, before it "
