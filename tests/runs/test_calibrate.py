@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from studies.photo_table import BUILT_IN, request_for, write_table
 from typer.testing import CliRunner
 
@@ -19,6 +20,7 @@ from meq.runs.calibrate import CALIBRATION, StopOptions, calibrate_run, read_cal
 from meq.runs.evaluate import evaluate_run
 from meq.runs.explain import Explainer
 from meq.studies import StudyError
+from meq.studies.verify import verify
 from meq.training import TrainConfig
 
 ONCE = TrainConfig(epochs=1, batch_size=12, learning_rate=1e-3)
@@ -106,6 +108,33 @@ def test_an_explanation_by_the_rule_is_of_the_answer_that_is_given(calibrated: P
     assert found.read == answer.steps
     assert run.labels[found.explained] == answer.answer
     assert Explainer(run)([example])[0].read == 4
+
+
+def test_a_calibrated_run_of_a_study_stays_verified_and_goes_to_the_hub_with_its_rule(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = copied / "runs/meq/seed-0"
+    found = calibrate_run(load_run(place), StopOptions(rule="agreement", risk=0.9, most=6))
+    assert found.anytime is not None
+    report = verify(copied)
+    assert report.ok, str(report)
+    sent: set[str] = set()
+
+    class Api:
+        def __init__(self, token: str | None) -> None: ...
+
+        def create_repo(self, name: str, *, private: bool, exist_ok: bool) -> str:
+            return name
+
+        def upload_folder(self, *, folder_path: Path, allow_patterns: list[str], **_: object) -> None:
+            names = [path.name for path in Path(folder_path).iterdir()]
+            sent.update(filter_repo_objects(names, allow_patterns=allow_patterns))
+
+    monkeypatch.setattr("meq.runs.load.HfApi", Api)
+    load_run(place).push_to_hub("me/run")
+    assert CALIBRATION in sent
+    alone = shutil.copytree(place / "model", copied.parent / "alone", ignore=shutil.ignore_patterns("*.md"))
+    assert load_run(alone).anytime == found.anytime
 
 
 def test_a_model_that_does_not_iterate_is_answered_in_words(trained: Path, tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ class Explainer:
     def _read_by_rule(self, batch: Batch) -> list[int]:
         model = self.run.model_read()
         with torch.no_grad(), held_still(model):
-            steps: list[int] = model(batch.features, batch.masks).solution.steps.tolist()  # type: ignore[union-attr]
+            steps: list[int] = model(batch.features, batch.masks).solution.steps.tolist()
         return steps
 
     # -- before the model ----------------------------------------------------------------------------------------------
