@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         solve,
     )
     from meq.models import (
+        Anytime,
         Concat,
         CrossAttention,
         EquilibriumTree,
@@ -47,6 +48,7 @@ else:
 __all__ = [
     "Adjoint",
     "Anderson",
+    "Anytime",
     "Backward",
     "Broyden",
     "Checkpointed",

@@ -339,7 +339,7 @@ def test_a_solution_prints_itself_as_a_short_table() -> None:
 
 def test_the_reason_for_stopping_is_a_sentence() -> None:
     assert str(Stop.BUDGET).startswith("budget: all steps were taken")
-    assert len({str(stop) for stop in Stop}) == 3
+    assert len({str(stop) for stop in Stop}) == 4
 
 
 def relative_error(got: torch.Tensor, expected: torch.Tensor) -> float:

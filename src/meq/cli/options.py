@@ -35,7 +35,19 @@ Run = Annotated[str, typer.Argument(help="A trained run: its folder, or its name
 OtherData = Annotated[
     str | None, typer.Argument(help="A table with the columns of training, or a data set; else the run's own data.")
 ]
+Steps = Annotated[
+    int | None,
+    typer.Option(help="Read every answer at this step, beyond K too; else by the run's rule, or at K.", min=1),
+]
+Full = Annotated[bool, typer.Option("--full", help="Read at the model's own depth K, whatever rule was calibrated.")]
 Part = Annotated[str | None, typer.Option("--split", help="One split only: train, dev, test, or all of a table.")]
+
+
+def asked_depth(steps: int | None, full: bool, model: Any) -> int | None:
+    """The step that --steps or --full ask for; None where neither does."""
+    if steps is not None and full:
+        raise ValueError("--steps and --full say two different depths: give one of them")
+    return getattr(model, "steps", None) if full else steps
 
 
 def _encoder_option(what: str, kind: str) -> Any:

@@ -11,6 +11,7 @@ from rich.markup import escape
 from typer import core
 from typer.core import TyperCommand, TyperGroup
 
+from meq.cli.calibrate import calibrate
 from meq.cli.data import data_app, encode
 from meq.cli.errors import errors_in_words, running
 from meq.cli.study import demo, study_app
@@ -23,7 +24,7 @@ from meq.version import __version__
 CHAPTERS: Mapping[str, Mapping[str, Callable[..., Any] | typer.Typer]] = {
     "Data": {"data": data_app, "encode": encode},
     "Train": {"train": train, "evaluate": evaluate},
-    "Use": {"predict": predict, "app": app_command},
+    "Use": {"calibrate": calibrate, "predict": predict, "app": app_command},
     "Understand": {"explain": explain, "analyze": analyze, "audit": audit, "cost": cost, "report": report},
     "Laboratory": {"study": study_app, "demo": demo},
 }

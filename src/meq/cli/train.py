@@ -18,11 +18,14 @@ from meq.cli.errors import resumable
 from meq.cli.options import (
     AsJson,
     EncoderNames,
+    Full,
     OtherData,
     Part,
     Root,
     Run,
     SkipBad,
+    Steps,
+    asked_depth,
     by_part,
     command,
 )
@@ -212,6 +215,8 @@ def evaluate(
     data: OtherData = None,
     root: Root = None,
     split: Part = None,
+    steps: Steps = None,
+    full: Full = False,
     skip_bad: SkipBad = False,
     store: Annotated[Path | None, typer.Option(help="Feature store; that of training unless given.")] = None,
     as_json: AsJson = False,
@@ -233,7 +238,8 @@ def evaluate(
             on_bad="skip" if skip_bad else "raise", encoders=encoders.by_kind(), store=store, progress=bars
         )
         trained = load_run(run)
-        found = evaluate_run(trained, data, root=root, split=split, reading=reading)
+        depth = asked_depth(steps, full, trained.model)
+        found = evaluate_run(trained, data, root=root, split=split, reading=reading, steps=depth)
     if trained.not_sealed is not None:
         say(trained.not_sealed)
     print_result(found, as_json=as_json)

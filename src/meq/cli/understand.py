@@ -65,7 +65,7 @@ def explain(
     check_folder(out, "--out")
     run = load_run(model)
     encoders = encoders_of_run(run, chosen={"image": image_encoder, "text": text_encoder})
-    explainer = Explainer(run, encoders=encoders)
+    explainer = Explainer(run, encoders=encoders, by_rule=True)
     measured = None if steps is None else range(steps + 1)
     example = explainer.pair(image, text)
     found: Explanation | Contrast
@@ -101,6 +101,9 @@ def analyze(
     samples: Annotated[int, typer.Option(help="How many samples are diagnosed.", min=1)] = 4,
     limit: Annotated[int, typer.Option(help="How many samples are followed along the steps, at most.", min=1)] = 1000,
     horizon: Annotated[int | None, typer.Option(help="Steps to follow them for; twice the read depth K.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="The read depth to look at instead of K; what is found is not kept.", min=1)
+    ] = None,
     skip_bad: SkipBad = False,
     as_json: AsJson = False,
 ) -> None:
@@ -115,13 +118,14 @@ def analyze(
 
         check_data(data, root)
         reading = ReadOptions(on_bad="skip" if skip_bad else "raise", progress=bars)
-        options = AnalysisOptions(split=split, samples=samples, limit=limit, horizon=horizon)
+        options = AnalysisOptions(split=split, samples=samples, limit=limit, horizon=horizon, steps=steps)
         trained = load_run(run)
         if trained.folder.name == "model":
             check_folder(trained.folder.parent / FOLDER, "the analysis is kept in")
         found = analyze_run(trained, data, root=root, options=options, reading=reading)
     print_result(found, as_json=as_json)
-    if not as_json and trained.folder.name == "model":
+    kept = steps in (None, getattr(trained.model, "steps", None)) and trained.folder.name == "model"
+    if not as_json and kept:
         print(f"\nkept in {trained.folder.parent / FOLDER}")
 
 

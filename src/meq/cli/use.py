@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from meq.cli.checks import check_file, check_table, check_there
-from meq.cli.options import AsJson, EncoderNames, Root, Run, SkipBad, command
+from meq.cli.options import AsJson, EncoderNames, Full, Root, Run, SkipBad, Steps, asked_depth, command
 from meq.cli.output import Bars, say, summary_lines
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ def predict(
     probabilities: Annotated[
         int, typer.Option(help="A column per class for at most so many classes; 0 for none.", min=0)
     ] = PROBABILITIES,
+    steps: Steps = None,
+    full: Full = False,
     skip_bad: SkipBad = False,
     force: Annotated[bool, typer.Option("--force", help="Write over the file of answers.")] = False,
     as_json: AsJson = False,
@@ -64,6 +66,7 @@ def predict(
     trained = load_run(run)
     if trained.not_sealed is not None:
         say(trained.not_sealed)
+    depth = asked_depth(steps, full, trained.model)
     with Bars() as bars:
         answers = predict_table(
             trained,
@@ -73,6 +76,7 @@ def predict(
             on_bad="skip" if skip_bad else "raise",
             encoders=encoders.by_kind(),
             progress=bars,
+            steps=depth,
         )
     answers.save(out, probabilities=probabilities, force=force)
     say_left_out(answers.left_out, say)

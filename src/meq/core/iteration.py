@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -44,6 +44,18 @@ TOLERANCE = 1e-3
 Watch = Callable[[int, State], None]
 
 
+@runtime_checkable
+class StopRule(Protocol):
+    """Another reason for a sample to stop than its residual reaching the tolerance. One object serves one solve."""
+
+    by_residual: bool
+    """True: it is asked with the residuals of z(k), known once T(z(k)) is; False: with z(k), before T is called."""
+
+    def __call__(self, k: int, seen: State, active: Bool[Tensor, " B"]) -> Bool[Tensor, " B"]:
+        """The samples that stop at z(k), k = 0, 1, ... `seen` is z(k) or, by modality, its residuals, NaN where one is
+        absent; what is said of samples that are not active any more is not heard."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """Everything one run of the loop needs to know."""
@@ -56,6 +68,7 @@ class Problem:
     tol: float
     wanted: frozenset[int] = frozenset()
     """The steps whose states are kept."""
+    stop_when: StopRule | None = None
 
     def start(self) -> State:
         """z(0), checked. Under autocast a state is at least float32: the map may be rough, the sum of moves may not."""
@@ -139,6 +152,8 @@ def iterate(problem: Problem, state: State, *, untracked: int = 0, watch: Watch 
     ledger, memory = Ledger(problem, state), None
     tracking = torch.is_grad_enabled()
     for k in range(problem.steps):
+        if ledger.ask_about_state(k, state):
+            break
         with torch.set_grad_enabled(tracking and k >= untracked):
             proposal, move, memory = take_step(problem, state, memory)
             with torch.no_grad():
@@ -198,15 +213,16 @@ class Ledger:
 
     On a CPU, or with a tolerance, it looks at the samples after each step; while all of them go on, a step costs the
     operator, the solver and two norms. Otherwise (traced, on the meta device, or on an accelerator with tol = 0) it is
-    blind: it never waits for a value, and every step is chosen row by row.
+    blind: it never waits for a value, and every step is chosen row by row. A rule for stopping is looked at on an
+    accelerator, too; traced or on the meta device there is nothing to look at, and all steps are taken.
     """
 
     def __init__(self, problem: Problem, state: State) -> None:
         device = next(iter(state.values())).device
         self.problem = problem
-        self.blind = (
-            torch.compiler.is_compiling() or device.type == "meta" or (problem.tol == 0 and device.type != "cpu")
-        )
+        unknown = torch.compiler.is_compiling() or device.type == "meta"
+        self.rule = None if unknown else problem.stop_when
+        self.blind = unknown or (problem.tol == 0 and self.rule is None and device.type != "cpu")
         self.size_of = large_norm if self.blind else norm
         self.active = torch.ones(batch_size(state), dtype=torch.bool, device=device)
         self.steps = torch.full_like(self.active, problem.steps, dtype=torch.long)
@@ -222,7 +238,8 @@ class Ledger:
         if self.unsure:
             self._look_closely(self._norms(move, large_norm))
         gap, size = self._norms(move, self.size_of), self._norms(proposal, self.size_of)
-        if self.everyone and self._unremarkable(gap, size):
+        read = self._ask_about_residuals(k, gap)
+        if self.everyone and read is None and self._unremarkable(gap, size):
             self._note(gap, size)
             return None
 
@@ -234,11 +251,38 @@ class Ledger:
         going = self.active & ~(settled | diverged)
         self.stop = torch.where(settled, Stop.SETTLED.code, torch.where(diverged, Stop.DIVERGED.code, self.stop))
         self.steps = torch.where(settled | diverged, k, self.steps)
+        if read is not None:
+            going = self._leave(k, going & read, going)
         self._note(gap, {name: torch.where(going, size[name], old) for name, old in self.sizes[-1].items()})
         self.active = going
         if not self.blind:
             self.everyone, self.done = bool(going.all()), not bool(going.any())
         return going
+
+    def ask_about_state(self, k: int, state: State) -> bool:
+        """Ask a rule that looks at z(k) who stops there; is nobody left?"""
+        if self.rule is None or self.rule.by_residual:
+            return False
+        with torch.no_grad():
+            read = self.active & self.rule(k, state, self.active)
+            if bool(read.any()):
+                self.active = self._leave(k, read, self.active)
+                self.everyone, self.done = False, not bool(self.active.any())
+        return self.done
+
+    def _ask_about_residuals(self, k: int, gap: State) -> Bool[Tensor, " B"] | None:
+        """The rows that a rule stops for the residuals of z(k); None without such a rule, and where there are none."""
+        if self.rule is None or not self.rule.by_residual:
+            return None
+        masks, size = self.problem.masks, self.sizes[-1]
+        read = self.rule(k, {name: relative(x, size[name], masks.get(name)) for name, x in gap.items()}, self.active)
+        return read if bool((self.active & read).any()) else None
+
+    def _leave(self, k: int, read: Bool[Tensor, " B"], going: Bool[Tensor, " B"]) -> Bool[Tensor, " B"]:
+        """Note who was read at z(k); the rows that go on."""
+        self.stop = torch.where(read, Stop.READ.code, self.stop)
+        self.steps = torch.where(read, k, self.steps)
+        return going & ~read
 
     def close(self, state: State, kept: dict[int, State]) -> Trace:
         return Trace(state, {name: self._residuals(name) for name in state}, self.steps, self.stop, kept)
@@ -283,6 +327,8 @@ class Ledger:
         return torch.stack([gap[name] <= tol * sizes[name] for name in gap]).all(0)
 
     def _residuals(self, name: str) -> Float[Tensor, "K B"]:
+        if not self.gaps:  # a rule stopped everybody at the start
+            return torch.full_like(self.sizes[0][name], torch.nan).repeat(self.problem.steps, 1)
         gap, size = torch.stack([row[name] for row in self.gaps]), torch.stack([row[name] for row in self.sizes[:-1]])
         rows = torch.where(torch.stack(self.took_part), relative(gap, size, self.problem.masks.get(name)), torch.nan)
         missing = self.problem.steps - len(rows)

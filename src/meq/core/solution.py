@@ -22,6 +22,7 @@ class Stop(enum.Enum):
     SETTLED = "settled: the residual of every modality reached the tolerance"
     BUDGET = "budget: all steps were taken before the tolerance was reached"
     DIVERGED = "diverged: the next state was not finite; the last finite one is kept"
+    READ = "read: the stopping rule was satisfied"
 
     @property
     def code(self) -> int:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from meq.core.backward import Backward, Unrolled, check_backward
-from meq.core.iteration import TOLERANCE, Problem, Trace, Watch
+from meq.core.iteration import TOLERANCE, Problem, StopRule, Trace, Watch
 from meq.core.operator import Inputs, Operator
 from meq.core.solution import Solution, Stop
 from meq.core.solvers import Damped, Solver, check_solver
@@ -29,6 +29,7 @@ def solve(
     backward: Backward = Unrolled(),
     masks: Masks | None = None,
     trajectory: Trajectory | None = None,
+    stop_when: StopRule | None = None,
 ) -> Solution:
     """Iterate z <- T(z) from `operator.start(inputs)` until each sample settles or the budget is spent.
 
@@ -36,12 +37,16 @@ def solve(
     `tol=0` takes exactly `steps` steps. `masks` tell which tokens are real. `trajectory` keeps states: "all", the
     numbers of some steps (0 is the start), or a function called with (k, state) as they come. A sample that stops
     being finite keeps its last finite state, gets no gradient, and leaves the others as if it had never been there.
+    `stop_when` is one more way to stop, for answers without gradients: it is asked at every step which samples are
+    read there. A compiled or exported solve asks nobody, and takes all steps.
     """
     steps, tol = whole_number("steps", steps), tolerance("tol", tol)
     check_solver(solver)
     check_backward(backward)
+    if stop_when is not None and torch.is_grad_enabled():
+        raise ValueError("a rule in `stop_when` is for answers, not for training: call solve under torch.no_grad()")
     wanted, watch = _read_trajectory(trajectory, steps)
-    problem = Problem(operator, inputs, dict(masks or NO_MASKS), solver, steps, tol, wanted)
+    problem = Problem(operator, inputs, dict(masks or NO_MASKS), solver, steps, tol, wanted, stop_when)
     trace = _run(problem, backward, watch)
     kept = {k: trace.kept[k] for k in sorted(trace.kept)} if wanted else None
     return Solution(

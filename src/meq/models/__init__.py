@@ -1,5 +1,6 @@
 """Fusion models: the mutual equilibrium and what it is compared with."""
 
+from meq.models.anytime import Anytime
 from meq.models.base import FusionModel, Output
 from meq.models.baselines import Concat, CrossAttention, LowRankFusion, SelfAttention
 from meq.models.equilibrium import MutualEquilibrium
@@ -8,6 +9,7 @@ from meq.models.sides import Parts
 from meq.models.tree import EquilibriumTree
 
 __all__ = [
+    "Anytime",
     "Concat",
     "CrossAttention",
     "EquilibriumTree",

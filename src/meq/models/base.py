@@ -153,11 +153,16 @@ class FusionModel(Saveable, nn.Module):
 
     def read(self, state: State, masks: Masks) -> Tensor:
         """The logits of any state along the way, so that trajectories need no knowledge of the model's insides."""
+        return self.read_answers(state, masks)[0]
+
+    def read_answers(self, state: State, masks: Masks) -> tuple[Tensor, Bool[Tensor, "B N"] | None]:
+        """`read`, and for answers per token which of them belong to real tokens."""
         if self.head is None:
             raise ValueError("this model was built with classes=None: it has no head to read with")
+        pooled = self.pool(state, masks)
         if self.head_kind == "tokens":
-            return self._read_tokens(state, masks, self.pool(state, masks))[0]
-        return self.head(self.summary(self.pool(state, masks)))
+            return self._read_tokens(state, masks, pooled)
+        return self.head(self.summary(pooled)), None
 
     def gates(self, solution: Solution) -> dict[str, Float[Tensor, " B"]]:
         """The mean openness of each state's gate, per sample, at the read state; empty for models without gates."""

@@ -49,8 +49,13 @@ def export(
 
     All `model.steps` steps are in the graph and are computed every time. A sample that reaches `model.tol` keeps its
     state from there on, as it does in eager mode: the answers are the same, only the time saved by stopping early is
-    lost. Checks of values (NaN, a sample without any modality) are left out.
+    lost. Checks of values (NaN, a sample without any modality) are left out. A stopping rule is not exported.
     """
+    if getattr(model, "anytime", None) is not None:
+        raise ValueError(
+            "a graph takes the same steps for every sample, and cannot follow `model.anytime`: set it to None, and "
+            "`model.steps` to the depth that every sample is to be read at"
+        )
     tensors = dict(features)
     for name, mask in (masks or {}).items():
         if mask_name(name) in features:

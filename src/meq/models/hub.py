@@ -105,12 +105,19 @@ class Saveable(nn.Module, ModelHubMixin, library_name="meq", license="apache-2.0
         build = built_for(cls, config, header, changes=options, source=str(pretrained_model_name_or_path))
         model: Model = build()
         model.load_state_dict(load_file(weights_file))
+        try:
+            model.run_by_config(config)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{config['file']}: {error!s:.300}") from error
         return model
 
     def to_config(self) -> dict[str, Any]:
         """Class name, version and options: all that loading needs besides the weights."""
         options = dict(self._hub_mixin_config or {})  # type: ignore[arg-type]
         return {"model": type(self).__name__, "meq_version": __version__, "options": options}
+
+    def run_by_config(self, config: Mapping[str, Any]) -> None:
+        """Set what a config says besides the options of the constructor; here, nothing."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypedDict
@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from meq.core.backward import Backward, Phantom, check_backward
+from meq.core.iteration import StopRule
 from meq.core.operator import Operator
 from meq.core.registry import described, made_backward, made_solver
 from meq.core.solution import Solution
@@ -21,6 +22,7 @@ from meq.core.solve import solve
 from meq.core.solvers import Damped, Solver, check_solver
 from meq.core.state import State, per_sample
 from meq.models.admit import Features, TokenMasks
+from meq.models.anytime import Anytime, check_anytime
 from meq.models.base import FusedState, FusionModel
 from meq.options import letters_apart, nearest, real_number, tolerance, whole_number
 
@@ -134,8 +136,8 @@ class DisturbedOperator(Operator):
 class IteratedModel(FusionModel):
     """A fusion model whose states are read at step K of an iteration.
 
-    How it is run can be changed at any time by setting `solver`, `backward`, `steps` or `tol`. What is set is checked
-    there and then, and is what `save_pretrained` writes.
+    How it is run can be changed at any time by setting `solver`, `backward`, `steps`, `tol` or `anytime`. What is set
+    is checked there and then, and is what `save_pretrained` writes.
     """
 
     coupling: PreparedOperator
@@ -144,6 +146,8 @@ class IteratedModel(FusionModel):
     backward: Backward
     steps: int
     tol: float
+    anytime: Anytime | None = None
+    """When a sample is read before step K, or after it; in eval mode and without gradients alone."""
     disturbance: Disturbance | None = None
     """Of training; in eval mode nothing is disturbed."""
     supervised = 1
@@ -164,6 +168,8 @@ class IteratedModel(FusionModel):
     def __setattr__(self, name: str, value: Any) -> None:
         if name in RUN_BY:
             value = RUN_BY[name](value)
+            if isinstance(value, Anytime):
+                value.check_head(None if self.head is None else self.head_kind)
         elif not name.startswith("_") and name not in OWN and not hasattr(type(self), name):  # launchers wrap `to`
             for known in RUN_BY:
                 if letters_apart(name, known) <= NEAR:
@@ -181,7 +187,12 @@ class IteratedModel(FusionModel):
             "solver": None if self.solver is None else described(self.solver),
             "backward": described(self.backward),
         }
-        return {**config, "options": {**config["options"], "steps": self.steps, "tol": self.tol, **named}}
+        made = {**config, "options": {**config["options"], "steps": self.steps, "tol": self.tol, **named}}
+        return made if self.anytime is None else {**made, "anytime": self.anytime.to_config()}
+
+    def run_by_config(self, config: Mapping[str, Any]) -> None:
+        if config.get("anytime") is not None:
+            self.anytime = Anytime.from_config(config["anytime"])
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -198,10 +209,15 @@ class IteratedModel(FusionModel):
 
     @contextmanager
     def run_as(
-        self, *, steps: int | None = None, tol: float | None = None, backward: Backward | None = None
+        self,
+        *,
+        steps: int | None = None,
+        tol: float | None = None,
+        backward: Backward | None = None,
+        anytime: Anytime | None = None,
     ) -> Iterator[None]:
         """Within it, the model is run with what is given here; afterwards again as it was."""
-        asked = {"steps": steps, "tol": tol, "backward": backward}
+        asked = {"steps": steps, "tol": tol, "backward": backward, "anytime": anytime}
         before = {name: getattr(self, name) for name in asked}
         try:
             for name, value in asked.items():
@@ -212,8 +228,16 @@ class IteratedModel(FusionModel):
             for name, value in before.items():
                 setattr(self, name, value)
 
-    def read_at(self, steps: int) -> AbstractContextManager[None]:
-        return self.run_as(steps=steps)
+    @contextmanager
+    def read_at(self, steps: int) -> Iterator[None]:
+        """Within it, every sample is read at this step, whatever `anytime` says."""
+        before = self.anytime
+        with self.run_as(steps=steps):
+            self.anytime = None
+            try:
+                yield
+            finally:
+                self.anytime = before
 
     def fuse(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> FusedState:
         solution = self.settle(self.coupling, features, masks, seeds)
@@ -223,19 +247,26 @@ class IteratedModel(FusionModel):
         self, coupling: PreparedOperator, features: Features, masks: TokenMasks, seeds: Tensor | None
     ) -> Solution:
         """Solve one coupling with this model's budget, solver and backward."""
+        state_masks = coupling.state_masks(masks)
+        rule = self.anytime if coupling is self.coupling else None  # the branches of a tree give no answers
+        rule = None if self.training or torch.is_grad_enabled() else rule
         disturbed = self.training and self.disturbance is not None
         along = self._supervised_steps()
         solution = solve(
             DisturbedOperator(coupling, self.disturbance, seeds) if disturbed and self.disturbance else coupling,
             coupling.prepare(features, masks, seeds),
             solver=self.solver or self.damped(),
-            steps=self.steps,
+            steps=self.steps if rule is None else rule.most or self.steps,
             tol=self.tol,
             backward=self.backward,
-            masks=coupling.state_masks(masks),
+            masks=state_masks,
             trajectory=along or None,
+            stop_when=None if rule is None else self._stop_when(rule, state_masks),
         )
         return replace(solution, operator=coupling) if disturbed else solution
+
+    def _stop_when(self, rule: Anytime, masks: Mapping[str, Tensor]) -> StopRule:
+        return rule.reader(partial(self.read_answers, masks=masks), self.head_kind)
 
     def _supervised_steps(self) -> range:
         """The steps before the last whose states are answered with, too."""
@@ -284,6 +315,7 @@ RUN_BY: Mapping[str, Callable[[Any], Any]] = {
     "backward": check_backward,
     "steps": _check_steps,
     "tol": partial(tolerance, "tol"),
+    "anytime": check_anytime,
 }
 """The attributes that say how a model is run, and what checks them."""
 OWN = ("pool",)

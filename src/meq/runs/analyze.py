@@ -59,6 +59,8 @@ class AnalysisOptions:
     """How many are followed along the steps, and answered with each modality shuffled: the first of the split."""
     horizon: int | None = None
     """How many steps they are followed for; twice the read depth K unless given."""
+    steps: int | None = None
+    """The read depth to look at instead of the model's own K; what is found is then not kept."""
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.limit < 1:
@@ -184,7 +186,9 @@ def analyze_run(
     keep: bool = True,
 ) -> RunAnalysis:
     """Diagnose and follow the run on its own data, or on other data; kept in its folder unless told otherwise."""
-    model, progress = run.model, reading.progress or no_progress
+    model = run.model if options.steps is None else run.model_read(options.steps)
+    progress = reading.progress or no_progress
+    keep = keep and options.steps in (None, getattr(run.model, "steps", None))
     check_iterates(model)
     if not isinstance(model, IteratedModel):
         raise StudyError(f"{type(model).__name__} cannot be followed along its steps")
@@ -288,7 +292,7 @@ def write_analysis(run: Path, analysis: RunAnalysis) -> Path:
         write_sealed(folder / ANALYSIS, analysis)
         for name in OLDER:
             (folder / name).unlink(missing_ok=True)
-        _list_in_study(run.resolve())
+        list_in_study(run.resolve(), f"{FOLDER}/{ANALYSIS}")
     return folder
 
 
@@ -303,7 +307,7 @@ def read_analysis(run: Path) -> RunAnalysis | None:
     return read_cached(RunAnalysis, run / FOLDER / ANALYSIS)
 
 
-def _list_in_study(run: Path) -> None:
+def list_in_study(run: Path, file: str) -> None:
     """Keep the manifest of the study true, or `verify` would find an unlisted file and missing ones."""
     study = study_above(run)
     if study is None or not (study / MANIFEST).is_file():
@@ -313,4 +317,4 @@ def _list_in_study(run: Path) -> None:
         if f"{place}/{RECORD}" in manifest.files:
             gone = {f"{place}/{FOLDER}/{name}" for name in OLDER}
             kept = {name: entry for name, entry in manifest.files.items() if name not in gone}
-            write_manifest(study, sealed(replace(manifest, files=kept), study, [f"{place}/{FOLDER}/{ANALYSIS}"]))
+            write_manifest(study, sealed(replace(manifest, files=kept), study, [f"{place}/{file}"]))

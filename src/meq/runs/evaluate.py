@@ -19,7 +19,9 @@ from meq.analysis.walk import of_token
 from meq.data.contract import DataSet
 from meq.encoders.contract import Progress
 from meq.errors import shown
+from meq.models.base import FusionModel, Output
 from meq.models.heads import probabilities
+from meq.models.iterated import IteratedModel
 from meq.runs.load import TrainedRun
 from meq.runs.own_data import ReadOptions, RunData, chosen_split, run_data
 from meq.studies.study import StudyError
@@ -52,6 +54,8 @@ class SplitScores:
     confusion: tuple[tuple[int, ...], ...] | None
     """Row: the label, column: the answer, of examples or of the tokens that are asked; None where answers are not
     classes."""
+    mean_steps: float | None = None
+    """The steps that were taken, on average; None for a model that does not iterate."""
 
     @property
     def as_recorded(self) -> bool | None:
@@ -75,6 +79,8 @@ class Evaluation:
     splits: tuple[SplitScores, ...]
     left_out: int
     """Rows that could not be read, where skipping them was asked for."""
+    depth: str | None = None
+    """In words, where answers were read, if that is not the depth that the record's were read at."""
 
     @property
     def selection(self) -> str:
@@ -91,6 +97,8 @@ class Evaluation:
         """In words, whether this is the data of training."""
         if not self.same_data:
             return f"{self.data} is not the data that the run was trained on, or has changed since: fingerprints differ"
+        if self.depth is not None:
+            return "the data of training, read at another depth than the record's scores, which are not compared"
         compared = [each.as_recorded for each in self.splits if each.as_recorded is not None]
         if not all(compared):
             return "the data of training, and yet other scores than recorded: other versions, or another precision?"
@@ -102,6 +110,9 @@ class Evaluation:
             [each.split, f"{each.examples:,}", *(f"{each.metrics[name]:.4f}" for name in names)] for each in self.splits
         ]
         parts = [text_table(["split", "examples", *names], rows), self.selection, self.origin]
+        if self.depth is not None:
+            means = [f"{each.split} {each.mean_steps:.2f}" for each in self.splits if each.mean_steps is not None]
+            parts.append(f"{self.depth}; mean steps: {', '.join(means)}")
         for each in self.splits:
             if each.confusion is not None and len(self.labels) <= CLASSES_SHOWN:
                 parts += ["", confusion_text(each.split, self.labels, each.confusion)]
@@ -124,11 +135,14 @@ def evaluate_run(
     root: Path | None = None,
     split: str | None = None,
     reading: ReadOptions = ReadOptions(),  # noqa: B008
+    steps: int | None = None,
 ) -> Evaluation:
     """Scores on every labelled split of the run's own data, or on a table with the same columns; or on one split.
 
     A label that training never saw is an error that names its row, or, where bad rows are skipped, is left out.
+    All are read at step `steps`; unless given, by the run's calibrated rule, or else at the model's own depth.
     """
+    model = run.model_read(steps)
     ready = run_data(run, data, root=root, reading=reading)
     made = ready.data if split is None else chosen_split(ready.data, split)
     names = [name for name, part in made.splits.items() if labelled(part)]
@@ -141,14 +155,32 @@ def evaluate_run(
         metric=made.metric.name,
         labels=tuple(made.labels),
         selected=None if run.record is None else run.record.selected,
-        splits=tuple(_scored(run, ready, made, name, reading.progress) for name in names),
+        splits=tuple(_scored(run, model, ready, made, name, reading.progress) for name in names),
         left_out=len(ready.left_out),
+        depth=_depth_in_words(run, model),
     )
 
 
-def _scored(run: TrainedRun, ready: RunData, data: DataSet, split: str, progress: Progress | None) -> SplitScores:
-    predictions = predict_split(run.model, data, split, batch_size=run.batch_size, progress=progress)
-    recorded = run.record.metrics.get(split) if run.record is not None and ready.same else None
+def _depth_in_words(run: TrainedRun, model: FusionModel) -> str | None:
+    if not isinstance(model, IteratedModel) or not isinstance(run.model, IteratedModel):
+        return None
+    if model.anytime is not None:
+        return f"read by the calibrated rule, {model.anytime}"
+    return None if model.steps == run.model.steps else f"read at step {model.steps}, not at K = {run.model.steps}"
+
+
+def _scored(
+    run: TrainedRun, model: FusionModel, ready: RunData, data: DataSet, split: str, progress: Progress | None
+) -> SplitScores:
+    taken: list[Tensor] = []
+
+    def look(output: Output) -> None:
+        if output.solution is not None:
+            taken.append(output.solution.steps.double().cpu())
+
+    predictions = predict_split(model, data, split, batch_size=run.batch_size, progress=progress, look=look)
+    comparable = ready.same and _depth_in_words(run, model) is None
+    recorded = run.record.metrics.get(split) if run.record is not None and comparable else None
     confusion, classes = None, len(data.labels)
     if data.head in ("classes", "ordinal", "tokens"):
         asked = predictions.target >= 0  # all but tokens without an answer
@@ -161,6 +193,7 @@ def _scored(run: TrainedRun, ready: RunData, data: DataSet, split: str, progress
         metrics=scores((data.metric, *data.also), data.head, predictions),
         recorded=recorded,
         confusion=confusion,
+        mean_steps=torch.cat(taken).mean().item() if taken else None,
     )
 
 

@@ -42,9 +42,12 @@ class Explainer:
     them unless they are given.
     """
 
-    def __init__(self, run: TrainedRun, *, encoders: Mapping[str, Encoder] | None = None) -> None:
+    def __init__(
+        self, run: TrainedRun, *, encoders: Mapping[str, Encoder] | None = None, by_rule: bool = False
+    ) -> None:
+        """With `by_rule`, the step that is read is where the run's calibrated rule stops, if it has one."""
         check_iterates(run.model)
-        self.run = run
+        self.run, self.by_rule = run, by_rule and run.anytime is not None
         self.encoders = dict(encoders) if encoders is not None else dict(encoders_of_run(run))
         self._encoding = threading.Lock()  # what an encoder says of cut texts is a count that all its callers share
 
@@ -95,10 +98,15 @@ class Explainer:
             return []
         batch = self._batch(examples, parts)
         model: Any = self.run.model
+        reads = self._read_by_rule(batch) if self.by_rule else [self.read] * len(parts)
+        last = max(chosen[-1], *reads)
+        chosen = tuple(range(last + 1)) if steps is None else tuple(sorted({*chosen, *reads}))
         method = default_method(model, batch.features, batch.masks) if method is None else method
         with torch.no_grad(), held_still(model):
             case = open_case(model, batch.features, batch.masks).of_token(token)
             readings = case.read_along(chosen)
+        if self.by_rule and label is None:  # the answer that is explained is the one that is given
+            target = torch.stack([readings.logits[chosen.index(k), row] for row, k in enumerate(reads)]).argmax(-1)
         found = attribute(
             model, batch.features, batch.masks, method=method, steps=chosen, target=target, token=case.token
         )
@@ -110,7 +118,11 @@ class Explainer:
         effects = modality_effects(model, batch.features, batch.masks)
         evidence = self._evidence(method)
         explained = [
-            replace(self._explanation(example, parts[row], row, readings, found, effects), evidence=evidence)
+            replace(
+                self._explanation(example, parts[row], row, readings, found, effects),
+                evidence=evidence,
+                read=reads[row],
+            )
             for row, example in enumerate(examples)
         ]
         if found.token is None:
@@ -136,6 +148,12 @@ class Explainer:
         )
         matched, mismatched = self([example, other], steps=steps, method=method)
         return Contrast(matched=matched, mismatched=mismatched, instead=changes)
+
+    def _read_by_rule(self, batch: Batch) -> list[int]:
+        model = self.run.model_read()
+        with torch.no_grad(), held_still(model):
+            steps: list[int] = model(batch.features, batch.masks).solution.steps.tolist()
+        return steps
 
     # -- before the model ----------------------------------------------------------------------------------------------
 

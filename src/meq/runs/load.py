@@ -7,6 +7,7 @@ run.predict_table("new.csv").save("answers.csv")
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,11 +18,13 @@ from huggingface_hub import HfApi
 
 from meq.data.contract import Example
 from meq.encoders import Encoder
+from meq.models.anytime import Anytime
 from meq.models.base import FusionModel
 from meq.models.fitting import read_config
 from meq.models.hub import CONFIG, WEIGHTS, fetched, missing_here
 from meq.models.iterated import IteratedModel
 from meq.records import SEAL, FormatError, check_seal, read_seal, sha256
+from meq.runs.calibrate import CALIBRATION, Calibration, read_calibration
 from meq.studies.study import STUDY, StudyError
 from meq.training.bundle import CARD, TASK, Task, check_weights, read_task
 from meq.training.predictions import BATCH_SIZE, Predictions, read_predictions
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from meq.runs.evaluate import Evaluation
     from meq.runs.predict import Answer, Answers
 
-UPLOADED = (CONFIG, WEIGHTS, TASK, CARD, SEAL)
+UPLOADED = (CONFIG, WEIGHTS, TASK, CARD, SEAL, CALIBRATION)
 """What belongs to a model and goes to the Hub with it; whatever else lies in its folder stays here."""
 
 
@@ -47,6 +50,29 @@ class TrainedRun:
     """Where its files lie."""
     sealed: bool = False
     """Whether there were hashes of all its files to check; runs of older versions have those of some only."""
+    calibration: Calibration | None = None
+    """What was calibrated after its training."""
+
+    @property
+    def anytime(self) -> Anytime | None:
+        """The calibrated rule that its answers are read by; None: all are read at the model's own depth K."""
+        stopping = None if self.calibration is None else self.calibration.stopping
+        return None if stopping is None else stopping.anytime
+
+    def model_read(self, steps: int | None = None) -> FusionModel:
+        """The model as it answers: read at step `steps`, or unless given by the calibrated rule, or else at K.
+
+        It shares all weights with `model`, which stays as it is: instruments look at K, and threads at what they ask.
+        """
+        if steps is None and self.anytime is None:
+            return self.model
+        if not isinstance(self.model, IteratedModel):
+            kind = type(self.model).__name__
+            raise StudyError(f"the run's model, {kind}, does not iterate: there are no steps to read it at")
+        other = copy.copy(self.model)
+        other.anytime = None if steps is not None else self.anytime
+        other.steps = self.model.steps if steps is None else steps
+        return other
 
     @property
     def not_sealed(self) -> str | None:
@@ -79,13 +105,19 @@ class TrainedRun:
         *,
         encoders: Mapping[str, Encoder] | None = None,
         batch_size: int | None = None,
+        steps: int | None = None,
     ) -> list[Answer]:
-        """Answers to new examples. Pictures and texts go through the encoders of training, found again unless given."""
+        """Answers to new examples. Pictures and texts go through the encoders of training, found again unless given.
+
+        All are read at step `steps`; unless given, by the run's calibrated rule, or else at the model's own depth.
+        """
         from meq.runs.predict import predict_examples
 
-        return predict_examples(self, examples, encoders=encoders, batch_size=batch_size)
+        return predict_examples(self, examples, encoders=encoders, batch_size=batch_size, steps=steps)
 
-    def predict_table(self, path: Path | str, *, root: Path | None = None, skip_bad: bool = False) -> Answers:
+    def predict_table(
+        self, path: Path | str, *, root: Path | None = None, skip_bad: bool = False, steps: int | None = None
+    ) -> Answers:
         """Answers to the rows of a table with the columns of the one it was trained on; no label column is needed.
 
         An empty cell is a missing modality. Paths of pictures and sounds begin at `root`, by default the table's
@@ -93,13 +125,15 @@ class TrainedRun:
         """
         from meq.runs.predict import predict_table
 
-        return predict_table(self, path, root=root, on_bad="skip" if skip_bad else "raise")
+        return predict_table(self, path, root=root, on_bad="skip" if skip_bad else "raise", steps=steps)
 
-    def evaluate(self, path: Path | str | None = None, *, split: str | None = None) -> Evaluation:
+    def evaluate(
+        self, path: Path | str | None = None, *, split: str | None = None, steps: int | None = None
+    ) -> Evaluation:
         """Scores on every labelled split of its own data, or on a table with the same columns; prints itself."""
         from meq.runs.evaluate import evaluate_run
 
-        return evaluate_run(self, None if path is None else str(path), split=split)
+        return evaluate_run(self, None if path is None else str(path), split=split, steps=steps)
 
     def push_to_hub(self, repo_id: str, *, private: bool = True, token: str | None = None) -> str:
         """Upload the model and its task, which `load_run(repo_id)` loads again; returns the address."""
@@ -131,7 +165,14 @@ def load_run(place: str | Path, *, revision: str | None = None, token: str | Non
     task = read_task(folder / TASK)
     check_weights(task, folder / WEIGHTS, hashed=hashed)
     model = FusionModel.from_pretrained(folder).eval()
-    run = TrainedRun(model=model, task=task, record=record, folder=folder, sealed=hashed is not None)
+    run = TrainedRun(
+        model=model,
+        task=task,
+        record=record,
+        folder=folder,
+        sealed=hashed is not None,
+        calibration=read_calibration(folder, task.weights_sha256),
+    )
     _run_as_trained(run)
     return run
 
@@ -179,8 +220,9 @@ def _downloaded(name: str, revision: str | None, token: str | None) -> Path:
         folder = fetched(name, (TASK, CONFIG, WEIGHTS), what="run", revision=revision, token=token)[0].parent
     except FileNotFoundError as error:
         raise StudyError(str(error)) from error
-    with suppress(FileNotFoundError):  # pushed by an older version
-        fetched(name, (SEAL,), what="seal", revision=revision, token=token)
+    for file, what in ((SEAL, "seal"), (CALIBRATION, "calibration")):
+        with suppress(FileNotFoundError):  # pushed by an older version; never calibrated
+            fetched(name, (file,), what=what, revision=revision, token=token)
     return folder
 
 

@@ -30,7 +30,7 @@ from meq.data.metrics import MICRO_F1
 from meq.data.table import ALL, SingleColumns
 from meq.encoders import Encoder
 from meq.encoders.contract import Progress
-from meq.models.base import Output
+from meq.models.base import FusionModel, Output
 from meq.models.heads import probabilities
 from meq.records import write_bytes
 from meq.runs.load import TrainedRun
@@ -226,18 +226,21 @@ def predict_table(
     on_bad: OnBad = "raise",
     encoders: Mapping[str, str | None] | None = None,
     progress: Progress | None = None,
+    steps: int | None = None,
 ) -> Answers:
     """Answers to the rows of a table, in its order. Columns are those of training; no label is needed.
 
     An empty cell is a missing modality. `encoders` says, by kind of content, where encoders lie that were read from a
-    folder in training and have moved since.
+    folder in training and have moved since. All rows are read at step `steps`; unless given, by the run's calibrated
+    rule, or else at the model's own depth.
     """
+    model = run.model_read(steps)  # a depth that cannot be had is said before anything that takes long
     findings = Findings(on_bad)
     found = encoders_of_run(run, chosen=encoders)
     single = SingleColumns(label=None, id=id_column, split=None, group=None)
     rows = table_rows(run, path, single, found, root=root, findings=findings)
     data = as_features(run, rows, found, findings=findings, reading=ReadOptions(progress=progress))
-    answers = answer_all(run, data.splits[ALL], progress=progress)
+    answers = answer_all(run, data.splits[ALL], progress=progress, model=model)
     residuals = list(dict.fromkeys(name for answer in answers for name in answer.residuals))
     return Answers(answers=answers, labels=run.labels, modalities=residuals, left_out=tuple(findings))
 
@@ -248,8 +251,10 @@ def predict_examples(
     *,
     encoders: Mapping[str, Encoder] | None = None,
     batch_size: int | None = None,
+    steps: int | None = None,
 ) -> list[Answer]:
     """Answers to examples, as pictures and texts or as the features that the run's encoders make of them."""
+    model = run.model_read(steps)
     if not examples:
         return []
     if encoders is None:
@@ -259,22 +264,31 @@ def predict_examples(
     for name, encoder in encoders.items():
         if name in run.task.encoders:
             check_encoder(name, encoder, run.task.encoders[name])
-    return answer_all(run, examples_as_features(run, examples, encoders), batch_size=batch_size)
+    return answer_all(run, examples_as_features(run, examples, encoders), batch_size=batch_size, model=model)
 
 
 def answer_all(
-    run: TrainedRun, split: Split, *, batch_size: int | None = None, progress: Progress | None = None
+    run: TrainedRun,
+    split: Split,
+    *,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+    model: FusionModel | None = None,
 ) -> list[Answer]:
-    """Answers to a split that is features already; in batches of the size of training unless told otherwise."""
+    """Answers to a split that is features already; in batches of the size of training unless told otherwise.
+
+    `model` is one of `TrainedRun.model_read`; as the run is read by itself unless given.
+    """
     answers: list[Answer] = []
+    model = run.model_read() if model is None else model
     for part in batched(split, batch_size or run.batch_size):
-        answers += _answers(run, part)
+        answers += _answers(run, part, model)
         if progress is not None:
             progress("answering", len(answers), len(split))
     return answers
 
 
-def _answers(run: TrainedRun, part: list[Example]) -> list[Answer]:
+def _answers(run: TrainedRun, part: list[Example], model: FusionModel) -> list[Answer]:
     """Examples with nothing to read in them get no answer, and leave the others alone."""
     missing = [tuple(name for name in run.task.widths if not _has(example, name)) for example in part]
     readable = [row for row, lacks in enumerate(missing) if len(lacks) < len(run.task.widths)]
@@ -284,7 +298,7 @@ def _answers(run: TrainedRun, part: list[Example]) -> list[Answer]:
         Answer(id=each.id, answer=None, logits=nothing, line=line) for each, line in zip(part, lines, strict=True)
     ]
     if readable:
-        batch, output = answer_batch(run.model, without_targets([part[row] for row in readable]), run.task.widths)
+        batch, output = answer_batch(model, without_targets([part[row] for row in readable]), run.task.widths)
         for row, facts in zip(readable, _facts(run, output, batch.features), strict=True):
             answers[row] = replace(answers[row], **facts)
     return [replace(answer, missing=lacks) for answer, lacks in zip(answers, missing, strict=True)]

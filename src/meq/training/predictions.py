@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -54,14 +54,20 @@ def predict_split(
     batch_size: int = BATCH_SIZE,
     accelerator: Accelerator | None = None,
     progress: Progress | None = None,
+    look: Callable[[Output], None] | None = None,
 ) -> Predictions:
-    """Every example's answer, in the order of the split. Processes of an accelerator share the work; all get all."""
+    """Every example's answer, in the order of the split. Processes of an accelerator share the work; all get all.
+
+    `look` is shown every output of this process.
+    """
     examples, (world, rank) = data.splits[split], (1, 0)
     if accelerator is not None:
         world, rank = accelerator.num_processes, accelerator.process_index
     rows: list[tuple[str, Tensor, Tensor]] = []
     for part in batched(examples, batch_size, rank, world):
         batch, output = answer_batch(model, part, data.widths, data.answering, accelerator=accelerator)
+        if look is not None:
+            look(output)
         rows += zip(batch.ids, *answer_rows(output, batch.target), strict=True)
         if progress is not None:
             progress(f"scoring {split}", len(rows), len(examples))

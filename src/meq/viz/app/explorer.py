@@ -47,7 +47,7 @@ class Explorer:
 
     def __init__(self, run: TrainedRun) -> None:
         self.run = run
-        self.explainer = Explainer(run)
+        self.explainer = Explainer(run, by_rule=True)
         check_showable(self.explainer)
         self._one_at_a_time = threading.Lock()
         self._measuring = MeasuringProcess(run.folder)

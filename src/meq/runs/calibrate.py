@@ -1,0 +1,122 @@
+"""A trained run's stopping rule: calibrated on its own data, and kept beside its weights in `calibration.json`.
+
+The file has a seal of its own and names the weights it is of, so that the seals of the run stay as they are. It goes to
+the Hub with the model, and `load_run` reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meq.records import SCHEMA, SINCE, alone, read_sealed, write_sealed
+from meq.training.calibration import StopCalibration, calibrate_stopping, checked_promise
+
+if TYPE_CHECKING:
+    from meq.runs.load import TrainedRun
+    from meq.runs.own_data import ReadOptions
+
+CALIBRATION = "calibration.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """What was calibrated of a run after its training."""
+
+    schema: int = SCHEMA
+    weights_sha256: str
+    stopping: StopCalibration | None = field(default=None, metadata=SINCE)
+    """When its answers are read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopOptions:
+    """What is promised, and where it is calibrated."""
+
+    rule: str | None = None
+    """residual, change, agreement or confidence; all are tried unless given, and the one with the fewest steps kept."""
+    risk: float = 0.01
+    """The accuracy that stopping early may cost against the full depth."""
+    confidence: float = 0.95
+    """The share of resamples in which it costs no more."""
+    most: int | None = None
+    """The full depth; three times the read depth K, and at least 24, unless given."""
+    split: str = "dev"
+    """The split to calibrate and check with; half of it each. Best one that nothing was chosen by."""
+    seed: int = 0
+    """Which sample is in which half, and which resamples are drawn."""
+
+
+def calibrate_run(
+    run: TrainedRun,
+    options: StopOptions = StopOptions(),  # noqa: B008
+    *,
+    root: Path | None = None,
+    reading: ReadOptions | None = None,
+    keep: bool = True,
+) -> StopCalibration:
+    """Calibrate when the run's answers are read, on its own data; kept beside its weights unless told otherwise.
+
+    Load the run again to use what was kept.
+    """
+    from meq.runs.own_data import ReadOptions, chosen_split, run_data
+
+    reading = ReadOptions() if reading is None else reading
+    promise = {"rule": options.rule, "risk": options.risk, "confidence": options.confidence, "most": options.most}
+    checked_promise(run.model, **promise)  # type: ignore[arg-type]
+    ready = run_data(run, root=root, reading=reading)
+    found = calibrate_stopping(
+        run.model,
+        chosen_split(ready.data, options.split),
+        options.split,
+        seed=options.seed,
+        batch_size=run.batch_size,
+        progress=reading.progress,
+        **promise,  # type: ignore[arg-type]
+    )
+    found = replace(found, notes=(*found.notes, *_origin(run, options.split, same=ready.same)))
+    if keep:
+        _keep(run, found)
+    return found
+
+
+def _origin(run: TrainedRun, split: str, *, same: bool) -> list[str]:
+    """What was chosen by the split before, in words."""
+    chosen = None if run.record is None else run.record.selected
+    words = []
+    if not same:
+        words.append("the data is not that of training, or has changed since: fingerprints differ")
+    if chosen is None:
+        words.append(f"whether the weights were chosen on {split} is not known: the run's record is not here")
+    elif chosen.by == "last" or chosen.split != split:
+        words.append(f"nothing was chosen on {split} before")
+    else:
+        words.append(
+            f"the weights are those of the best epoch on {split}, so that accuracies there, and with them the promise, "
+            "are a little too kind: name a split that chose nothing, or train with select='last'"
+        )
+    if split == "test":
+        words.append(
+            "test has now chosen the rule: scores on test are no longer those of data that nothing was chosen by"
+        )
+    return words
+
+
+def _keep(run: TrainedRun, found: StopCalibration) -> None:
+    place = run.folder.parent if run.folder.name == "model" else run.folder
+    with alone(place, f"a run is being trained in {place}: its rule would be of weights that may be replaced"):
+        write_sealed(run.folder / CALIBRATION, Calibration(weights_sha256=run.task.weights_sha256, stopping=found))
+        if run.folder.name == "model":
+            from meq.runs.analyze import list_in_study
+
+            list_in_study(place.resolve(), f"model/{CALIBRATION}")
+
+
+def read_calibration(model_folder: Path, weights_sha256: str) -> Calibration | None:
+    """What lies beside a model's weights; None if nothing does, or if it is of other weights."""
+    path = model_folder / CALIBRATION
+    if not path.is_file():
+        return None
+    found = read_sealed(Calibration, path)
+    return found if found.weights_sha256 == weights_sha256 else None
