@@ -10,7 +10,7 @@ from meq.data.content import DrawnPicture
 from meq.data.duels import duels, relay
 from meq.encoders.catalogue import choose_encoders, default_encoders
 from meq.encoders.encode import encode
-from meq.encoders.pixels import GREY, SPREAD, Pixels
+from meq.encoders.pixels import COLOUR_AXES, GREY, MEAN_SPREAD, SPREAD, Pixels, contrasts
 
 
 def picture(width: int, height: int, seed: int = 0) -> DrawnPicture:
@@ -29,26 +29,39 @@ def test_any_picture_becomes_a_grid_of_finite_tokens_whose_boxes_tile_it(width: 
     assert tokens.boxes[-1].tolist() == [width * 3 / 4, height * 3 / 4, width, height]
 
 
-def test_a_token_is_exactly_the_pixels_of_its_cell_where_none_has_to_be_scaled() -> None:
+def test_a_token_is_the_contrasts_of_its_cell_the_mean_colour_and_nothing_of_its_neighbours() -> None:
     content = picture(24, 24)
-    pixels = np.asarray(content.open()).astype(np.float32)
-    features = Pixels(grid=3, side=8, place=False)([content])[0].features.numpy()
-    assert np.array_equal(features[5], ((pixels[8:16, 16:24] - GREY) / SPREAD).ravel())
+    cell = np.asarray(content.open()).astype(float)[8:16, 16:24]
+    token = Pixels(grid=3, side=8, place=False)([content])[0].features.numpy()[5].astype(float)
+    told = token[:-3].reshape(8, 8, 3) * SPREAD @ COLOUR_AXES
+    assert np.abs(told[3, 4] - (cell[3, 4] - cell[2:5, 3:6].mean((0, 1)))).max() < 1e-3
+    assert (
+        np.abs(
+            told[0, 0] - (cell[0, 0] - np.pad(cell, ((1, 0), (1, 0), (0, 0)), mode="edge")[:3, :3].mean((0, 1)))
+        ).max()
+        < 1e-3
+    )
+    assert np.abs(token[-3:] * MEAN_SPREAD @ COLOUR_AXES + GREY - cell.mean((0, 1))).max() < 1e-3
+
+
+def test_colours_keep_their_distances() -> None:
+    assert np.allclose(COLOUR_AXES @ COLOUR_AXES.T, np.eye(3))
+    assert np.allclose(contrasts(np.full((1, 4, 4, 3), 90.0)), 0)
 
 
 def test_a_larger_picture_is_averaged_over_boxes() -> None:
-    content = picture(24, 24)
-    features = Pixels(grid=1, side=8, place=False)([content])[0].features.numpy().reshape(8, 8, 3)
-    boxes = np.asarray(content.open()).reshape(8, 3, 8, 3, 3).mean((1, 3))
-    assert np.abs(features * SPREAD + GREY - boxes).max() <= 1.01  # Pillow rounds twice, by rows and by columns
+    large = picture(24, 24)
+    small = DrawnPicture("small", lambda: large.open().resize((8, 8), Image.Resampling.BOX))
+    one, other = (Pixels(grid=1, side=8)([each])[0].features for each in (large, small))
+    assert torch.equal(one, other)
 
 
 def test_places_are_told_unless_they_are_not_wanted() -> None:
     grey = DrawnPicture("grey", lambda: Image.new("RGB", (30, 30), (90, 90, 90)))
     with_place, without = (Pixels(grid=3, side=2, place=place)([grey])[0].features for place in (True, False))
-    assert with_place.unique(dim=0).shape == (9, 12 + 6)
-    assert without.unique(dim=0).shape == (1, 12)
-    assert torch.equal(with_place[:, :12], without)
+    assert with_place.unique(dim=0).shape == (9, 15 + 6)
+    assert without.unique(dim=0).shape == (1, 15)
+    assert torch.equal(with_place[:, :15], without)
 
 
 def test_encoding_does_not_depend_on_what_else_is_encoded() -> None:

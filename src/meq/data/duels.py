@@ -57,6 +57,7 @@ def duels(
     depth: int = 4,
     deep: int = 12,
     n: int = 9,
+    signs: int | None = None,
     form: Form = "pixels",
     ask: Ask = "all",
     size: int | None = None,
@@ -66,13 +67,14 @@ def duels(
     """Generate the set; the same arguments always give the same examples.
 
     The depth of an example is drawn from 1 to `depth`; in the split `deep`, of `deep_test` examples, from `depth` + 1
-    to `deep`. `n`: cards, and rules; a square number. `form`: pixels, or symbols, where tokens are features already.
-    `ask`: all, where every card and rule says its colour, or one, where the text begins with a question about a card.
+    to `deep`. `n`: cards, and rules; a square number. `signs`: how many there are to draw theirs from, unless given all
+    of them, or n for symbols. `form`: pixels, or symbols, where tokens are features already. `ask`: all, where every
+    card and rule says its colour, or one, where the text begins with a question about a card.
     `size`: pixels of the picture's side, 48 per card unless given. `noise`: from 0 to 1, of the picture. Splits share
     no picture and no text, and dev and test do not change with the size of train.
     """
     counts = {"train": train, "dev": dev, "test": test, "deep": deep_test}
-    return _make("duels", 2, counts, _Asked(depth, deep, n, form, ask, size, noise, seed))
+    return _make("duels", 2, counts, _Asked(depth, deep, n, signs, form, ask, size, noise, seed))
 
 
 @checked_options
@@ -85,6 +87,7 @@ def relay(
     depth: int = 4,
     deep: int = 12,
     n: int = 9,
+    signs: int | None = None,
     form: Form = "pixels",
     ask: Ask = "all",
     size: int | None = None,
@@ -93,7 +96,7 @@ def relay(
 ) -> DataSet:
     """Generate the set, in which a token asks one other; options as for `duels`."""
     counts = {"train": train, "dev": dev, "test": test, "deep": deep_test}
-    return _make("relay", 1, counts, _Asked(depth, deep, n, form, ask, size, noise, seed))
+    return _make("relay", 1, counts, _Asked(depth, deep, n, signs, form, ask, size, noise, seed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,18 @@ class _Asked:
     depth: int
     deep: int
     n: int
+    signs: int | None
     form: Form
     ask: Ask
     size: int | None
     noise: float
     seed: int
+
+    @property
+    def vocabulary(self) -> int:
+        if self.signs is not None:
+            return self.signs
+        return len(SIGNS) if self.form == "pixels" else self.n
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +151,7 @@ def _make(name: str, asks: int, counts: Mapping[str, int], asked: _Asked) -> Dat
     rows = {}
     for split in ("test", "dev", "deep", "train"):
         depths = (asked.depth + 1, asked.deep) if split == "deep" else (1, asked.depth)
-        signs = len(SIGNS) if asked.form == "pixels" else asked.n
-        worlds = Worlds(tokens=asked.n, asks=asks, depths=depths, signs=signs)
+        worlds = Worlds(tokens=asked.n, asks=asks, depths=depths, signs=asked.vocabulary)
         if counts[split]:
             rows[split] = _rows(name, split, counts[split], worlds, asked.seed, used)
         elif split != "deep":
@@ -154,7 +163,7 @@ def _make(name: str, asks: int, counts: Mapping[str, int], asked: _Asked) -> Dat
         splits={
             split: Rows(rows[split], partial(_example, asked=asked, size=size)) for split in SPLITS if split in rows
         },
-        modalities={"image": IMAGE, "text": TEXT} if drawn else dict.fromkeys(MODALITIES, _symbols(asked.n)),
+        modalities={"image": IMAGE, "text": TEXT} if drawn else dict.fromkeys(MODALITIES, _symbols(asked.vocabulary)),
         labels=COLOURS,
         head="tokens" if every else "classes",
         metric=TOKEN_ACCURACY if every else ACCURACY,
@@ -162,7 +171,14 @@ def _make(name: str, asks: int, counts: Mapping[str, int], asked: _Asked) -> Dat
         answering=MODALITIES if every else (),
         facts={
             **{"train": counts["train"], "dev": counts["dev"], "test": counts["test"], "deep_test": counts["deep"]},
-            **{"depth": asked.depth, "deep": asked.deep, "n": asked.n, "form": asked.form, "ask": asked.ask},
+            **{
+                "depth": asked.depth,
+                "deep": asked.deep,
+                "n": asked.n,
+                "signs": asked.vocabulary,
+                "form": asked.form,
+                "ask": asked.ask,
+            },
             **{"size": size, "noise": asked.noise, "seed": asked.seed, "rule": RULES[asks]},
             **({"grid": isqrt(asked.n), "read_by": {"image": "pixels", "text": "sentences"}} if drawn else {}),
         },
@@ -206,7 +222,7 @@ def _example(row: _Row, *, asked: _Asked, size: int) -> Example:
     }
     content: dict[str, Any]
     if asked.form == "symbols":
-        content = {name: _vectors(world, side, question=one) for side, name in enumerate(MODALITIES)}
+        content = {name: _vectors(world, side, asked.vocabulary, question=one) for side, name in enumerate(MODALITIES)}
     else:
         seeds = (asked.seed, SPLITS.index(row.split), row.number, row.turns[0], 1)
         cards = _cards(world, size=size, noise=asked.noise, seeds=seeds)
@@ -245,22 +261,21 @@ def _because(world: Group, trail: tuple[tuple[int, int], ...]) -> str:
     return f"{' asks '.join(named)}, which is {COLOURS[world.colours[end]]}{answer}"
 
 
-def _symbols(n: int) -> Modality:
-    return features(2 * n + TURNS)
+def _symbols(signs: int) -> Modality:
+    return features(2 * signs + TURNS)
 
 
-def _vectors(world: Group, side: int, *, question: bool) -> Float[np.ndarray, "N W"]:
+def _vectors(world: Group, side: int, signs: int, *, question: bool) -> Float[np.ndarray, "N W"]:
     """Per token: its own address, those that it asks, its colour. A question is a rule that only asks."""
-    n = world.signs.shape[1]
-    own = np.eye(n)[world.signs[side]]
-    asks = np.zeros((n, n))
+    own = np.eye(signs)[world.signs[side]]
+    asks = np.zeros_like(own)
     token, way = np.nonzero(world.links[side] >= 0)
     asks[token, world.signs[1 - side][world.links[side][token, way]]] = 1
     colour = np.eye(TURNS)[world.colours[side]] * (world.colours[side] >= 0)[:, None]
     rows = np.concatenate([own, asks, colour], axis=1)
     if question and side == 1:
         first = np.zeros((1, rows.shape[1]))
-        first[0, n + world.signs[0, world.asked]] = 1
+        first[0, signs + world.signs[0, world.asked]] = 1
         rows = np.concatenate([first, rows])
     return (GAIN * rows).astype(np.float32)
 
@@ -281,6 +296,8 @@ def _check(name: str, counts: Mapping[str, int], asked: _Asked) -> None:
         raise ValueError(
             f"{name}: n must be one of {', '.join(map(str, NUMBERS))}, so that cards fill a square; got {asked.n}"
         )
+    if not asked.n <= asked.vocabulary <= len(SIGNS):
+        raise ValueError(f"{name}: signs must lie between n={asked.n} and {len(SIGNS)}, got {asked.signs}")
     most = 2 * (asked.n - TURNS)
     if not 1 <= asked.depth <= most:
         raise ValueError(f"{name}: depth must lie between 1 and {most}, which is 2 x (n - 3), got {asked.depth}")
