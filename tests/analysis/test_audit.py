@@ -142,7 +142,7 @@ def test_few_samples_lead_to_no_verdict() -> None:
     found = audit_model(Toy(Still()), problems(8, mislabelled=0.3))
     assert found.findings == ()
     assert len(found.open) == 5
-    assert found.verdict.startswith("cannot be told to iterate on these samples")
+    assert found.verdict.startswith("whether it iterates cannot be told on these samples")
     assert "20 samples are the fewest that can tell" in str(found)
 
 
