@@ -385,11 +385,14 @@ class _Resampler:
         return self._drawn(lambda rows: _auroc(score[rows], positive[rows]))
 
     def _drawn(self, statistic: Callable[[Row], float]) -> Estimate:
-        value = statistic(np.concatenate(self.rows))
+        every = np.concatenate(self.rows)
+        value = statistic(every)
         if math.isnan(value):
             return Estimate(math.nan, math.nan, math.nan)
         random = np.random.default_rng(self.seed)
         draws = [random.integers(0, self.samples, self.samples) for _ in range(RESAMPLES)]
+        if len(every) == self.samples and all(len(rows) == 1 for rows in self.rows):
+            return _estimate(value, np.array([statistic(every[draw]) for draw in draws]))
         return _estimate(value, np.array([statistic(np.concatenate([self.rows[at] for at in draw])) for draw in draws]))
 
 

@@ -164,7 +164,7 @@ class Audit:
         elif ONE_STEP in found:
             lead, said = "does not iterate: its first step does all the work", {ONE_STEP}
         elif unknown & {LAZY, ONE_STEP}:
-            lead = "cannot be told to iterate on these samples"
+            lead = "whether it iterates cannot be told on these samples"
         elif DRIFT in found:
             lead, said = f"iterates, but does not keep past {self.kept_to} steps", {DRIFT}
         elif PATH in found:
