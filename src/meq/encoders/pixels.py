@@ -26,9 +26,9 @@ COLOUR_AXES = np.array([(1, 1, 1), (1, 0, -1), (1, -2, 1)]) / np.sqrt([[3], [2],
 class Pixels(Encoder):
     """One token per cell of a grid over the picture: its own pixels, scaled to `side` x `side`, and the place.
 
-    A linear layer on top of it is a patch embedding. It learns soonest from numbers that are near zero where nothing
-    is, and vary independently: each pixel comes as its difference from the mean of the 3 x 3 around it, as brightness
-    and two differences of colour, and the mean colour of the cell stands beside them.
+    A linear layer on top of it is a patch embedding. Each pixel comes as its difference from the mean of the 3 x 3
+    around it, as brightness and two differences of colour, so that a plain ground is zero and neighbours vary less
+    together; the mean colour of the cell stands beside them.
     """
 
     registered = "pixels"
