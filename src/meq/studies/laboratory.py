@@ -236,7 +236,7 @@ def trail(setting: Setting) -> Study:
         "Who follows a trail that is deeper than in training?",
         arms,
         groups={"best single pass": ("concat", *ATTENTION, "self-attention-thin", "cross-attention-deep")},
-        measures={"staircase": {"limit": 450}, "fixed-point": {"limit": 180}},
+        measures={"staircase": {}, "fixed-point": {"limit": 90, "radii": 8}},
     )
 
 
@@ -272,7 +272,7 @@ def depth(setting: Setting) -> Study:
     )
     measures: dict[str, dict[str, Any]] = {"fixed-point": {"limit": 450}}
     if setting.data.name in TRAILS:
-        measures["staircase"] = {"limit": 450}
+        measures["staircase"] = {}
     return study_of(setting, "Which training makes an equilibrium keep?", arms, reference="fixed", measures=measures)
 
 

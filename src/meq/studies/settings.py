@@ -88,7 +88,7 @@ SHORT = TrainConfig(epochs=12, batch_size=64, learning_rate=1e-3)
 DEPTHS = ("existence", "binding")
 
 TRAIL = Setting(
-    data=DataConfig(name="duels", options={"train": 19_206}),
+    data=DataConfig(name="duels", options={"train": 19_206, "dev": 180, "test": 270, "deep_test": 270}),
     shape={"dim": 64, "heads": 4, "steps": 8, "damping": 1.0, "hidden": 64, "head_width": 64},
     lambda_j=0.0,
     lambda_f=0.0,
