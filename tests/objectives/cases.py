@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,8 +66,12 @@ def small_model(name: str = "learned damping", **options: Any) -> meq.FusionMode
 
 
 def loss_of(model: meq.FusionModel, objective: Objective = FULL, *, seeds: Tensor | None = SEEDS) -> Loss:
-    """A batch with padding, where one sample lacks its text."""
-    return objective(model, model(features_for(model), ragged_masks(model), seeds=seeds), TARGET, seeds=seeds)
+    """A batch with padding, where one sample lacks its text; of answers per token, every token has the same."""
+    output, target = model(features_for(model), ragged_masks(model), seeds=seeds), TARGET
+    if model.head_kind == "tokens":
+        objective = replace(objective, task="tokens")
+        target = TARGET[:, None].expand(output.answered.shape)
+    return objective(model, output, target, seeds=seeds)
 
 
 def gradients(model: meq.FusionModel, objective: Objective = FULL) -> dict[str, Tensor]:
