@@ -26,7 +26,7 @@ def radius(**options: Any) -> torch.Tensor:
     [
         (solve, "step", "solve() has no option 'step': did you mean 'steps'?"),
         (solve, "tolerance", "solve() has no option 'tolerance'"),
-        (solve, "max_iter", "Known: backward, inputs, masks, operator, solver, steps, tol, trajectory."),
+        (solve, "max_iter", "Known: backward, inputs, masks, operator, solver, steps, stop_when, tol, trajectory."),
         (meq.Damped, "steps", "Damped() has no option 'steps': did you mean 'step'?"),
         (meq.Anderson, "hystory", "Anderson() has no option 'hystory': did you mean 'history'?"),
         (meq.Broyden, "histories", "Broyden() has no option 'histories': did you mean 'history'?"),

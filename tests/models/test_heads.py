@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from models.zoo import PAIR, build, features_for
@@ -63,3 +65,45 @@ def test_multiple_choice_without_choices_is_an_error() -> None:
 def test_an_ordinal_head_needs_an_order() -> None:
     with pytest.raises(ValueError, match="at least two classes"):
         meq.MutualEquilibrium(widths=PAIR, classes=1, dim=8, heads=2, head="ordinal")
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: meq.FeatureSum({"image": 4, "text": 3}, 3, 8, heads=2, head="tokens"),
+        lambda: meq.LowRankFusion({"image": 4, "text": 3}, 3, 8, head="tokens"),
+        lambda: meq.MutualEquilibrium({"image": 4, "text": 3}, 3, 8, heads=2, mixer="mlp", head="tokens"),
+    ],
+)
+def test_a_model_with_one_vector_per_modality_has_no_answer_per_token(build: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match="fuses one vector per modality, so its tokens have no answer of their own"):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("answering", "head", "words"),
+    [
+        (("txt",), "tokens", "unknown modality 'txt': did you mean 'text'"),
+        ((), "tokens", "must name modalities, each once"),
+        (("text", "text"), "tokens", "must name modalities, each once"),
+        (("text",), "classes", "belongs to head='tokens'"),
+    ],
+)
+def test_which_modalities_answer_is_checked(answering: tuple[str, ...], head: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        meq.MutualEquilibrium({"image": 4, "text": 3}, 3, 8, heads=2, head=head, answering=answering)
+
+
+def test_only_the_modalities_that_are_asked_answer() -> None:
+    model = meq.MutualEquilibrium({"image": 4, "text": 3}, 3, 8, heads=2, head="tokens", answering=("text",))
+    output = model({"image": torch.randn(2, 5, 4), "text": torch.randn(2, 6, 3)})
+    assert output.logits.shape == (2, 6, 3)
+    assert output.answered.tolist() == [[True] * 6] * 2
+
+
+def test_a_tree_answers_for_the_modalities_whose_states_are_read() -> None:
+    widths, order = {"image": 4, "audio": 2, "text": 3}, (("image", "audio"), "text")
+    model = meq.EquilibriumTree(widths, 3, 8, order=order, heads=2, head="tokens")
+    assert model.answering == ("text",)
+    with pytest.raises(ValueError, match="'image' cannot answer: the states that are read are"):
+        meq.EquilibriumTree(widths, 3, 8, order=order, heads=2, head="tokens", answering=("image",))

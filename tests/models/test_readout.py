@@ -27,10 +27,11 @@ def test_the_first_token_is_read_or_the_stand_in(state: dict[str, torch.Tensor])
     pool = FirstTokenReadout(["a", "b"], 8).double()
     with torch.no_grad():
         pool.stand_ins["b"].fill_(7)
-    masks = {"b": torch.tensor([[True, True], [True, False], [False, False]])}
+    masks = {"b": torch.tensor([[True, True], [False, True], [False, False]])}
     read = pool(state, masks)
     torch.testing.assert_close(read["a"], state["a"][:, 0])
-    torch.testing.assert_close(read["b"][:2], state["b"][:2, 0])
+    torch.testing.assert_close(read["b"][0], state["b"][0, 0])
+    torch.testing.assert_close(read["b"][1], state["b"][1, 1])
     assert (read["b"][2] == 7).all()
     vectors = {name: z[:, 1] for name, z in state.items()}
     torch.testing.assert_close(pool(vectors, {})["a"], vectors["a"])

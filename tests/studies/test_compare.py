@@ -139,7 +139,17 @@ def around_zero(seed: int) -> tuple[Tensor, Tensor]:
     return made - 100, truth - 100
 
 
+def tokens(seed: int) -> tuple[Tensor, Tensor]:
+    """Three tokens, some of which are not asked, most of them answered right."""
+    generator = torch.Generator().manual_seed(seed)
+    truth = torch.randint(-1, 2, (COUNT, 3), generator=generator)
+    right = torch.nn.functional.one_hot(truth.clamp(min=0), 2) * 2.0
+    return right + torch.randn(COUNT, 3, 2, generator=generator), truth
+
+
 FORMS: dict[str, Callable[[int], tuple[Tensor, Tensor]]] = {
+    "token accuracy": tokens,
+    "whole accuracy": tokens,
     "accuracy": classes,
     "auroc": classes,
     "Acc-7": classes,

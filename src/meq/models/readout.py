@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from meq.core.state import Masks, State
+from meq.core.state import Masks, State, token_mask
 from meq.models.blocks import Attention, masked_mean, or_stand_in, readable_keys
 from meq.options import nearest
 
@@ -30,12 +30,17 @@ class PooledReadout(nn.Module):
 
 
 class FirstTokenReadout(PooledReadout):
-    """The state of each modality's first token: where a question stands there, it reads for itself what it asks."""
+    """The state of each modality's first real token: a question that stands there reads for itself what it asks."""
 
     def forward(self, state: State, masks: Masks) -> dict[str, Float[Tensor, "B D"]]:
-        first = {name: z if z.ndim == 2 else z[:, 0] for name, z in state.items()}
-        real = {name: mask if mask.ndim == 1 else mask[:, 0] for name, mask in masks.items()}
-        return {name: or_stand_in(z, real.get(name), self.stand_ins[name]) for name, z in first.items()}
+        read = {}
+        for name, z in state.items():
+            mask = masks.get(name)
+            if z.ndim == 3:
+                place = token_mask(mask, z).int().argmax(1)
+                z = z.gather(1, place[:, None, None].expand(-1, 1, z.shape[2]))[:, 0]
+            read[name] = or_stand_in(z, mask, self.stand_ins[name])
+        return read
 
 
 class MergedReadout(PooledReadout):

@@ -276,6 +276,18 @@ def depth(setting: Setting) -> Study:
     return study_of(setting, "Which training makes an equilibrium keep?", arms, reference="fixed", measures=measures)
 
 
+def relay(setting: Setting) -> Study:
+    """Who follows a trail on which every card and rule asks one other? The arms of the study `duels`, on an easier set.
+
+    Trails that only pass a colour on can be shortened: a reader that follows two steps at a time needs half of them.
+
+    Command: meq study run relay --rates 2
+    Duration: about an hour on two cores with two learning rates for every arm.
+    Expect: deep single-pass attention nearer to the equilibrium than on `duels`.
+    """
+    return trail(setting)
+
+
 TRAILS = ("duels", "relay")
 """Sets with an answer per token and a depth for each."""
 

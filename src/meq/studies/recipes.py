@@ -63,7 +63,7 @@ STUDIES: Registry[Recipe] = Registry(
         "tree-order": Recipe(make=laboratory.tree_order, on=(TABLE, "mosei")),
         "hops": Recipe(make=laboratory.hops, on=("scenes",)),
         "duels": Recipe(make=laboratory.trail, on=("duels",)),
-        "relay": Recipe(make=laboratory.trail, on=("relay",)),
+        "relay": Recipe(make=laboratory.relay, on=("relay",)),
         "depth": Recipe(make=laboratory.depth, on=_EVERY),
         "demo": Recipe(make=laboratory.demo, on=_EVERY),
     },
