@@ -52,16 +52,17 @@ def trail(found: ReportedStudy) -> list[Drawing]:
         return []
     followed = seeds[0]["example"]
     config = found.study.data
-    data = open_data(config.name, **config.options)
+    read = "" if config.options.get("form") != "symbols" else "What was read are symbols of these cards and rules. "
+    # symbols are drawn with the signs that they stand for: the same worlds, from the same seed
+    drawn = {"form": "pixels", "signs": config.options.get("n", 9)} if read else {}
+    data = open_data(config.name, **{**config.options, **drawn})
     example = next(each for each in data.splits[followed["split"]] if each.id == followed["id"])
-    if not isinstance(example.content.get("image"), Picture):
-        return []
     return [
         Drawing(
             figure=trail_figure(example, followed, data.labels),
             alt=f"A trail of depth {example.facts['depth']}: cards and rules, step by step.",
             caption=f"{arm}, one seed, one example of depth {example.facts['depth']}: {example.facts['because']}. "
-            "Frames and dots: what each card and rule says at step k, grey where it is not yet right.",
+            f"{read}Frames and dots: what each card and rule says at step k, grey where it is not yet right.",
             photograph=True,
         )
     ]
