@@ -18,6 +18,7 @@ TINY_MEASURES: Mapping[str, Mapping[str, Any]] = {
     "robustness": {"draws": 1, "limit": 6},
     "grounding": {"limit": 2, "horizon": 4},
     "staircase": {"limit": 9},
+    "stopping": {"risk": 0.5, "most": 4},
 }
 
 

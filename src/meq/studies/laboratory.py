@@ -288,6 +288,21 @@ def relay(setting: Setting) -> Study:
     return trail(setting)
 
 
+def anytime(setting: Setting) -> Study:
+    """Does a model know when it is done? Every stopping rule, calibrated on dev, against reading all at full depth.
+
+    On `duels` and `relay` also on problems deeper than those of training, where a rule is worth most and may fail.
+
+    Command: meq study run anytime duels --set form=symbols
+    Duration: about ten minutes on two cores.
+    Expect: the change of the answer near the accuracy of full depth in a third of the steps; confidence behind on
+    deep problems.
+    """
+    splits = ["test", "deep"] if setting.data.name in TRAILS else ["test"]
+    question = "Does the model know when it is done?"
+    return study_of(setting, question, [equilibrium(setting)], measures={"stopping": {"splits": splits}})
+
+
 TRAILS = ("duels", "relay")
 """Sets with an answer per token and a depth for each."""
 

@@ -39,6 +39,8 @@ _EVERY = tuple(dict.fromkeys(("scenes", *FULL, TABLE)))
 """The first is what a study runs on unless another is named."""
 _PICTURES = tuple(name for name in _EVERY if name not in ("mosei", "statements", *laboratory.TRAILS))
 _TOKENS = tuple(name for name in _EVERY if name not in ("mosei", TABLE))
+_LABELLED_TEST = ("duels", "relay", "scenes", "statements", "easy-vqa", "snli-ve")
+"""Sets with one answer, or one per token, and a test split that has its labels."""
 _ONE_ANSWER = tuple(name for name in _EVERY if name not in laboratory.TRAILS)
 """Not those with an answer per token, which needs no pooling."""
 
@@ -65,6 +67,7 @@ STUDIES: Registry[Recipe] = Registry(
         "duels": Recipe(make=laboratory.trail, on=("duels",)),
         "relay": Recipe(make=laboratory.relay, on=("relay",)),
         "depth": Recipe(make=laboratory.depth, on=_EVERY),
+        "anytime": Recipe(make=laboratory.anytime, on=_LABELLED_TEST),
         "demo": Recipe(make=laboratory.demo, on=_EVERY),
     },
     error=StudyError,

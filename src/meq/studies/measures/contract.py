@@ -155,6 +155,7 @@ MEASURES: Registry[type[Measure[Any]]] = Registry(
         "robustness": "meq.studies.measures.robustness:Robustness",
         "grounding": "meq.studies.measures.grounding:Grounding",
         "staircase": "meq.studies.measures.staircase:Staircase",
+        "stopping": "meq.studies.measures.stopping:Stopping",
     },
     error=StudyError,
 )

@@ -77,8 +77,8 @@ class Staircase(Measure[StaircaseResult]):
     name: ClassVar[str] = "staircase"
     result: ClassVar[type] = StaircaseResult
 
-    splits: tuple[str, ...] = ("test", "deep")
-    deeper: tuple[str, ...] = ("deep",)
+    splits: Sequence[str] = ("test", "deep")
+    deeper: Sequence[str] = ("deep",)
     """Splits with problems deeper than those of training."""
     limit: int | None = None
 
