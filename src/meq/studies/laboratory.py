@@ -294,13 +294,15 @@ def anytime(setting: Setting) -> Study:
     On `duels` and `relay` also on problems deeper than those of training, where a rule is worth most and may fail.
 
     Command: meq study run anytime duels --set form=symbols
-    Duration: about ten minutes on two cores.
+    Duration: about ten minutes on two cores, of which little is reading.
     Expect: the change of the answer near the accuracy of full depth in a third of the steps; confidence behind on
     deep problems.
     """
-    splits = ["test", "deep"] if setting.data.name in TRAILS else ["test"]
-    question = "Does the model know when it is done?"
-    return study_of(setting, question, [equilibrium(setting)], measures={"stopping": {"splits": splits}})
+    measures: dict[str, dict[str, Any]] = {"stopping": {}}
+    if setting.data.name in TRAILS:
+        far = {"limit": 90, "radii": 8}
+        measures = {"stopping": {"splits": ["test", "deep"]}, "staircase": {}, "fixed-point": far}
+    return study_of(setting, "Does the model know when it is done?", [equilibrium(setting)], measures=measures)
 
 
 TRAILS = ("duels", "relay")
