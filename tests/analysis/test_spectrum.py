@@ -318,9 +318,69 @@ def test_a_normal_map_is_certain_and_costs_two_short_walks() -> None:
     assert found.products.item() < 300  # the matrix was not formed
 
 
-def test_traces_never_exceed_the_radius_and_powers_never_fall_below_it() -> None:
+@pytest.mark.parametrize("change", [0.0, 1e-6])
+def test_traces_never_exceed_the_radius_and_powers_never_fall_below_it(change: float) -> None:
     for matrix, truth in CASES.values():
-        assert spectrum._trace_bound(matrix.numpy()) <= truth * (1 + 1e-9)
-        assert truth * (1 - 1e-9) <= spectrum._power_bound(matrix.numpy())
-    assert spectrum._power_bound(jordan(100, 0.5, 1.0).numpy()) < 1.5  # its norm
-    assert spectrum._power_bound(torch.zeros(3, 3).numpy()) == 0
+        assert spectrum._trace_bound(matrix.numpy(), change) <= truth * (1 + 1e-9)
+        assert truth * (1 - 1e-9) <= spectrum._power_bound(matrix.numpy(), change)
+    assert spectrum._power_bound(jordan(100, 0.5, 1.0).numpy(), 0.0) < 1.5  # its norm
+    assert spectrum._power_bound(torch.zeros(3, 3).numpy(), 0.0) == 0
+
+
+def with_jordan_block(size: int, block: int) -> Tensor:
+    """A defective eigenvalue 0.7 of the block's size, among real ones of smaller modulus."""
+    return torch.block_diag(jordan(block, 0.7, 1.0), torch.linspace(0.5, -0.4, size - block).double().diag())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize(("size", "block"), [(20, 2), (20, 3), (20, 4), (30, 8), (40, 20), (60, 60)])
+def test_a_defective_eigenvalue_lies_between_the_bounds_in_every_basis(
+    size: int, block: int, dtype: torch.dtype
+) -> None:
+    """Rounding, another one in every basis and in every LAPACK, makes a ring of it that is far wider than itself."""
+    matrix = with_jordan_block(size, block)
+    for seed in range(12):
+        made, solution = problem(hidden(matrix, seed).to(dtype))
+        found = leading_eigenvalue(made.operator, solution, norms=False)
+        assert found.lowest.item() <= 0.7 <= found.highest.item(), f"seed {seed}: {found}"
+
+
+@pytest.mark.parametrize("rounding", [1e-12, 1e-7, 1e-4])
+@pytest.mark.parametrize("size", [2, 3, 10, 30, 100])
+def test_the_worst_change_within_rounding_leaves_the_truth_between_the_bounds(size: int, rounding: float) -> None:
+    """The corner of a Jordan block moves its eigenvalue most, by the root of its order: no solver can do worse."""
+    matrix = jordan(size, 0.7, 1.0)
+    for seed, share in enumerate([0.01, 0.1, 0.5, 1.0]):
+        changed = matrix.clone()
+        changed[-1, 0] = share * rounding * torch.linalg.norm(matrix) / size**0.5
+        near = hidden(changed, seed).numpy()
+        lowest, highest = spectrum._bounds(near, rounding, spectrum._decomposed(near))
+        assert lowest <= 0.7 <= highest, f"{share} of the rounding"
+
+
+def test_low_precision_bounds_hold_where_the_vectors_are_far_from_orthogonal() -> None:
+    """At eight bits the powers of such a map are rounding, and no bound unless that is counted."""
+    moduli = torch.linspace(0.9, -0.6, 40, dtype=torch.float64)
+    for seed in range(12):
+        basis = torch.randn(40, 40, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        made, solution = problem((basis @ moduli.diag() @ torch.linalg.inv(basis)).bfloat16())
+        found = leading_eigenvalue(made.operator, solution, norms=False)
+        assert found.lowest.item() <= 0.9 <= found.highest.item(), f"seed {seed}: {found}"
+
+
+@pytest.mark.parametrize(("dtype", "width"), [(torch.float64, 1e-11), (torch.float32, 1e-5), (torch.bfloat16, 0.2)])
+def test_a_map_without_close_eigenvalues_keeps_narrow_bounds(dtype: torch.dtype, width: float) -> None:
+    for seed in range(6):
+        drawn = torch.randn(40, 40, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        made, solution = problem((0.8 * drawn / 40**0.5).to(dtype))
+        found = leading_eigenvalue(made.operator, solution, norms=False)
+        assert found.highest.item() - found.lowest.item() < width
+
+
+def test_eigenvalues_far_below_the_radius_do_not_widen_its_bounds() -> None:
+    """A defective eigenvalue at 0.1 is a cluster of its own, which cannot come near 0.9."""
+    matrix = torch.block_diag(jordan(1, 0.9, 1.0), jordan(5, 0.1, 1.0))
+    made, solution = problem(hidden(matrix))
+    found = leading_eigenvalue(made.operator, solution, norms=False)
+    assert found.highest.item() - found.lowest.item() < 1e-11
+    assert found.lowest.item() <= 0.9 <= found.highest.item()

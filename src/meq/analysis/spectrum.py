@@ -29,8 +29,15 @@ UNCERTAIN = 0.02
 NEIGHBOURS = 3
 """Pairs that are looked at from the other side: of several with one modulus, the one that is meant must be there."""
 LINEAR = 0.2
-"""First-order bounds are trusted up to this share of the eigenvalue; where they are wider, it may be anywhere."""
+"""Bounds from conditions are trusted up to this share of the eigenvalue; where they are wider, it may be anywhere."""
 SQUARINGS = 14
+BACKWARD = 25 * np.finfo(float).eps
+"""LAPACK decomposes a matrix that differs from the given one by up to this share of its Frobenius norm: measured on
+drawn matrices of 2 to 300 columns, full, triangular and of rank 2, where the largest was 24 eps."""
+RING = 8.0
+"""Of a ring that a change made of one eigenvalue, neighbours are up to 2 pi times their reach apart: one cluster."""
+TINY = 1e-150
+"""Unit vectors of both sides with a smaller product than this are at right angles; its inverse can still be squared."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -41,8 +48,8 @@ class Spectrum:
     """max |lambda(J)|; NaN where it was not found or a sample has no real token."""
     lowest: Float[Tensor, " B"]
     highest: Float[Tensor, " B"]
-    """Lower and upper bound of the radius, to first order: eigenvalues of a strongly non-normal map may be anywhere
-    within a wide range although the residual is small."""
+    """Lower and upper bound of the radius, to first order where J was not formed: eigenvalues of a strongly
+    non-normal map may be anywhere within a wide range although the residual is small."""
     condition: Float[Tensor, " B"]
     """The condition number of the eigenvalue, |v| |x| / |v^T x| of its left and right vectors: 1 for a normal map."""
     eigenvalue: Complex[Tensor, " B"]
@@ -249,52 +256,129 @@ def leading_pairs(matrix: Matrix, count: int, tol: float, *, exact: bool = False
 
 
 def dense_pairs(matrix: Matrix, count: int) -> list[Pair]:
-    """From the formed matrix, balanced by LAPACK, whose entries have the relative error of the state's dtype.
-
-    With the radius' bounds: |lambda_i| -+ condition_i rounding |J|, to first order, |J| the root mean square singular
-    value; and where these are too wide to be of first order, what is true of any matrix:
-    |trace J^k / n|^(1/k) <= radius <= |J^k|^(1/k).
-    """
-    from scipy.linalg import eig  # on use: importing meq stays light
-
-    dense, rounding = matrix.dense(), precision(matrix.rows.like)
-    values, lefts, rights = eig(dense.T, left=True, right=True)
-    overlap = np.abs(np.sum(lefts.conj() * rights, axis=0))
-    conditions = 1 / np.maximum(overlap, np.finfo(float).tiny)
-    errors = conditions * rounding * np.linalg.norm(dense) / len(dense) ** 0.5
-    order = by_modulus(values)
-    lowest, highest = float(np.max(np.abs(values) - errors)), float(np.max(np.abs(values) + errors))
-    if highest - lowest > LINEAR * abs(values[order[0]]):
-        lowest, highest = _trace_bound(dense), _power_bound(dense)
+    """From the formed matrix, balanced by LAPACK, with the bounds of the radius that `_bounds` finds."""
+    dense = matrix.dense()
+    found = _decomposed(dense)
+    lowest, highest = _bounds(dense, precision(matrix.rows.like), found)
     pairs = []
-    for place in order[:count]:
-        value, vector = complex(values[place]), rights[:, place]
+    for place in by_modulus(found.values)[:count]:
+        value, vector = complex(found.values[place]), found.rights[:, place]
         residual = float(np.linalg.norm(dense.T @ vector - value * vector))
-        pairs.append(Pair(value, residual, float(conditions[place]), lowest, highest))
+        pairs.append(Pair(value, residual, float(np.linalg.norm(found.lefts[:, place])), lowest, highest))
     return pairs
 
 
-def _trace_bound(dense: np.ndarray) -> float:
-    """max over k = 1, 2 of |trace J^k / n|^(1/k): a trace is a sum of eigenvalues, and hardly feels rounding."""
-    size = len(dense)
-    return max(abs(float(np.trace(dense))) / size, (abs(float(np.sum(dense * dense.T))) / size) ** 0.5)
+@dataclass(frozen=True, eq=False)
+class Decomposition:
+    """Eigenvalues and the vectors of both sides, a column each.
+
+    The rights have length 1, and every left's product with its right is 1: its length is the eigenvalue's condition.
+    """
+
+    values: np.ndarray
+    lefts: np.ndarray
+    rights: np.ndarray
 
 
-def _power_bound(dense: np.ndarray) -> float:
-    """min over k = 1, 2, 4, ... of |J^k|^(1/k), by squaring a matrix that is scaled to size 1 every time."""
+def _decomposed(dense: np.ndarray) -> Decomposition:
+    """Of the transpose, which is what Arnoldi looks at too."""
+    from scipy.linalg import eig  # on use: importing meq stays light
+
+    values, lefts, rights = eig(dense.T, left=True, right=True)
+    overlap = np.sum(lefts.conj() * rights, axis=0)
+    return Decomposition(values, lefts / np.where(np.abs(overlap) > TINY, overlap, TINY).conj(), rights)
+
+
+def _bounds(dense: np.ndarray, rounding: float, found: Decomposition) -> tuple[float, float]:
+    """Between which values the radius of a matrix with this relative rounding of its entries lies.
+
+    From the disks of its clusters; and where these are too wide, also from what is true of any matrix:
+    |trace J^k / n|^(1/k) <= radius <= |J^k|^(1/k). Rounding is taken to change a matrix by its share of the root mean
+    square singular value, in norm.
+    """
     size = float(np.linalg.norm(dense))
+    change = rounding * size / len(dense) ** 0.5
+    lowest, highest = _cluster_bounds(found, change + BACKWARD * size)
+    if highest - lowest > LINEAR * float(np.abs(found.values).max()):
+        return max(lowest, _trace_bound(dense, change)), min(highest, _power_bound(dense, change))
+    return lowest, highest
+
+
+def _cluster_bounds(found: Decomposition, change: float) -> tuple[float, float]:
+    """Bounds of the radius where the matrix may be another one, no further away than `change`, in norm.
+
+    An eigenvalue far from all others moves by its condition times the change. That is false of those that lie close
+    together: a defective eigenvalue, once rounded, is a ring of m, each of which promises an m-th of its distance from
+    the truth. So a leading eigenvalue and all whose disks touch its own, or may be of one ring with it, are a cluster
+    that moves together; and so on until none touch. The disks of a cluster keep as many eigenvalues as it has. What
+    cannot lead is judged to first order.
+    """
+    moduli, clusters, labels = np.abs(found.values), 0, np.arange(len(found.values))
+    lowest, highest = 0.0, math.inf
+    while labels.max() + 1 != clusters:
+        clusters, reach = labels.max() + 1, _reach(found, labels, change)
+        lowest, highest = _disk_bounds(moduli, reach, labels)
+        if reach.max() > 2 * moduli.max():  # it touches all others
+            return 0.0, math.inf
+        labels = _touching(found.values, reach, leading=moduli + reach >= lowest)
+    return lowest, highest
+
+
+def _reach(found: Decomposition, labels: np.ndarray, change: float) -> np.ndarray:
+    """How far eigenvalues may move: one alone by its condition times the change, a cluster by |X| |Y| times the change
+    (Bauer and Fike), X and Y its vectors of both sides."""
+    stretch = np.linalg.norm(found.lefts, axis=0)
+    for label in np.flatnonzero(np.bincount(labels) > 1):
+        members = labels == label
+        stretch[members] = np.linalg.norm(found.rights[:, members], 2) * np.linalg.norm(found.lefts[:, members], 2)
+    return change * stretch
+
+
+def _disk_bounds(moduli: np.ndarray, reach: np.ndarray, labels: np.ndarray) -> tuple[float, float]:
+    """The radius is no less than what is nearest to 0 in the disks of any one cluster, and within one of all disks."""
+    nearest = np.full(labels.max() + 1, np.inf)
+    np.minimum.at(nearest, labels, moduli - reach)
+    return max(float(nearest.max()), 0.0), float(np.max(moduli + reach))
+
+
+def _touching(values: np.ndarray, reach: np.ndarray, *, leading: np.ndarray) -> np.ndarray:
+    """Labels 0, 1, ... of clusters: disks that touch a leading one, directly or through others that lead."""
+    from scipy.sparse.csgraph import connected_components  # on use: importing meq stays light
+
+    joined = np.maximum(reach[:, None] + reach, RING * np.minimum(reach[:, None], reach))
+    touching = np.abs(values[:, None] - values) <= joined
+    return np.asarray(connected_components(touching & (leading[:, None] | leading), directed=False)[1])
+
+
+def _trace_bound(dense: np.ndarray, change: float) -> float:
+    """max over k = 1, 2 of |trace J^k / n|^(1/k): a trace is a sum of eigenvalues, and hardly feels a change of J."""
+    size, middle = len(dense), float(np.linalg.norm(dense)) / len(dense) ** 0.5
+    first = abs(float(np.trace(dense))) / size - change
+    second = abs(float(np.sum(dense * dense.T))) / size - change * (2 * middle + change)
+    return max(first, max(second, 0.0) ** 0.5)
+
+
+def _power_bound(dense: np.ndarray, change: float) -> float:
+    """min over k = 1, 2, 4, ... of |J^k|^(1/k), by squaring a matrix that is scaled to size 1 every time.
+
+    What the change of J makes of its power is carried along: |(P + D)^2 - P^2| <= |D| (2 |P| + |D|).
+    """
+    size = _size(dense) + change
     if size == 0:
         return 0.0
-    rounding = len(dense) * np.finfo(float).eps
-    power, logarithm, best = dense / size, math.log(size), math.log(size)
+    power, error, logarithm, best = dense / size, change / size, math.log(size), math.log(size)
     for squarings in range(1, SQUARINGS + 1):
         power = power @ power
-        size = float(np.linalg.norm(power)) + rounding
-        if size < 1000 * rounding:  # the square is mostly rounding: nothing more to learn from it
-            break
-        power, logarithm = power / size, 2 * logarithm + math.log(size)
+        error = error * (2 + error) + len(dense) * np.finfo(float).eps
+        size = _size(power) + error
+        power, error, logarithm = power / size, error / size, 2 * logarithm + math.log(size)
         best = min(best, logarithm / 2**squarings)
     return math.exp(best)
+
+
+def _size(dense: np.ndarray) -> float:
+    """No less than the operator norm, and cheap: the smaller one of two such norms."""
+    return float(min(np.linalg.norm(dense), (np.linalg.norm(dense, 1) * np.linalg.norm(dense, np.inf)) ** 0.5))
 
 
 def by_modulus(values: np.ndarray) -> list[int]:
