@@ -174,6 +174,24 @@ def test_the_winner_does_not_care_who_comes_first_and_turns_with_the_colours() -
     assert winner(np.array([0, 1, 2]), np.array([1, 2, 0])).tolist() == [1, 2, 0]
 
 
+@pytest.mark.parametrize("form", ["pixels", "symbols"])
+def test_a_question_is_a_token_that_answers_and_training_is_told_all_others_too(form: Any) -> None:
+    asked, one, every = (duels(**SIZES, form=form, ask=ask) for ask in ("question", "one", "all"))
+    assert (asked.head, list(asked.answering)) == ("tokens", ["image", "text"])
+    for split in asked.splits:
+        for mine, single, plain in zip(asked.splits[split], one.splits[split], every.splits[split], strict=True):
+            assert shown(mine, "text") == shown(single, "text")
+            question, others = int(mine.target[9]), [*mine.target[:9].tolist(), *mine.target[10:].tolist()]
+            assert question == int(single.target)
+            assert others == (plain.target.tolist() if split == "train" else [-1] * 18)
+            depths, trail = mine.facts["token_depths"], mine.facts["trail"]
+            assert depths["text"][1:] == plain.facts["token_depths"]["text"]
+            assert trail[0] == ("text", 0)
+            assert [depths[modality][token] for modality, token in trail] == list(range(mine.facts["hops"], -1, -1))
+            assert mine.facts["hops"] == single.facts["hops"] + 1
+            assert mine.facts["because"] == single.facts["because"]
+
+
 # -- balance, exactly --------------------------------------------------------------------------------------------------
 
 
@@ -182,7 +200,7 @@ def test_given_the_picture_alone_or_the_text_alone_each_asking_token_has_every_c
     data: DataSet,
 ) -> None:
     n = data.facts["n"]
-    for split in data.splits.values():
+    for split in (split for name, split in data.splits.items() if name != "train"):
         for modality in ("image", "text"):
             counts: Counter[tuple[bytes, int, int]] = Counter()
             for example in split:
@@ -200,6 +218,13 @@ def test_given_the_picture_alone_or_the_text_alone_each_asking_token_has_every_c
             assert all(counts[(*key, colour)] == 1 for key in keys for colour in range(3))
 
 
+def test_training_sees_one_of_each_nine_drawn_evenly() -> None:
+    train = duels(train=3600, dev=9, test=9, form="symbols").splits["train"]
+    turns = Counter(example.id.split("-", 2)[2] for example in train)
+    assert len(turns) == 9
+    assert all(abs(count - 400) < 5 * 400**0.5 for count in turns.values())
+
+
 def shown(example: Example, modality: str) -> bytes:
     content = example.content[modality]
     if isinstance(content, Picture):
@@ -211,14 +236,18 @@ def shown(example: Example, modality: str) -> bytes:
 def test_splits_share_no_picture_and_no_text(data: DataSet) -> None:
     for modality in ("image", "text"):
         contents = [{shown(example, modality) for example in split} for split in data.splits.values()]
-        assert sum(map(len, contents)) == len(set().union(*contents)) == len(examples(data)) // 3
+        together = [len(split) // (1 if name == "train" else 3) for name, split in data.splits.items()]
+        assert [len(seen) for seen in contents] == together
+        assert len(set().union(*contents)) == sum(together)
     assert len({example.id for example in examples(data)}) == len(examples(data))
-    assert Counter(Counter(example.facts["group"] for example in examples(data)).values()).keys() == {9}
+    for name, split in data.splits.items():
+        groups = Counter(example.facts["group"] for example in split)
+        assert set(groups.values()) == {1 if name == "train" else 9}
 
 
 def test_names_of_pictures_are_those_of_different_pixels() -> None:
     names = {example.facts["picture"]: shown(example, "image") for example in examples(DUELS)}
-    assert len(names) == len(set(names.values())) == len(examples(DUELS)) // 3
+    assert len(names) == len(set(names.values())) == SIZES["train"] + (len(examples(DUELS)) - SIZES["train"]) // 3
 
 
 # -- depths and trails -------------------------------------------------------------------------------------------------
@@ -309,7 +338,7 @@ def test_the_pictures_and_texts_are_the_same_on_every_machine() -> None:
     """Written down once: a change of NumPy, Pillow or platform that alters a pixel is seen here."""
     sizes = {"train": 18, "dev": 9, "test": 9, "deep_test": 9}
     assert (duels(**sizes).fingerprint()[:16], relay(**sizes).fingerprint()[:16]) == (
-        *("f447b6a44aa69be0", "a81c22082d13ef23"),
+        *("188922030145b641", "f733cc2381bc54e2"),
     )
 
 
@@ -339,7 +368,7 @@ def test_an_example_can_be_sent_to_another_process() -> None:
 def test_the_words_of_the_sentences_are_known_ones() -> None:
     said = {
         word
-        for data in (DUELS, RELAY, SETS["one question"])
+        for data in (duels(**SIZES, signs=27), RELAY, SETS["one question"])
         for e in examples(data)
         for word in WORD.findall(e.content["text"])
     }
@@ -350,7 +379,7 @@ def test_the_words_of_the_sentences_are_known_ones() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"train": 100}, r"duels: train must be a multiple of 9 .* got 100, try 99"),
+        ({"dev": 100}, r"duels: dev must be a multiple of 9 .* got 100, try 99"),
         ({"deep_test": 1}, r"deep_test must be a multiple of 9 .* try 9"),
         ({"n": 8}, r"n must be one of 4, 9, 16, 25, so that cards fill a square; got 8"),
         ({"depth": 13}, r"depth must lie between 1 and 12, which is 2 x \(n - 3\), got 13"),

@@ -21,7 +21,7 @@ from meq.data.content import Content, Regions
 from meq.encoders import Encoder, EncoderError, Tokens, make_encoder, register_encoder
 from meq.encoders.builtin import Patches, Words
 from meq.encoders.catalogue import CNN_PACKAGE, ENCODERS, encoder_from_spec, specs_from_name
-from meq.encoders.pixels import Pixels
+from meq.encoders.marks import Marks
 from meq.encoders.sentences import Sentences
 from meq.runs import load_run, train_on
 from meq.training import TrainConfig
@@ -60,7 +60,7 @@ def stored(encoder: Encoder) -> dict[str, object]:
     "encoder",
     [
         *(Patches(grid=3), Words(max_words=5), letters.Letters(most=3)),
-        *(Pixels(grid=3, side=8, place=False), Sentences(max_words=5, max_sentences=7)),
+        *(Marks(grid=3), Sentences(max_sentences=7)),
     ],
 )
 def test_an_encoder_is_made_again_from_its_spec(encoder: Encoder) -> None:
@@ -158,7 +158,7 @@ def test_a_registered_encoder_is_described_by_its_docstring_and_asked_for_by_nam
     assert (entry.summary, entry.needs) == ("One token per letter of the alphabet, one-hot.", "nothing")
     made = make_encoder("letters", "text", options={"most": 2}, batch_size=5, device="cpu")
     assert (made.most, made.batch_size) == (2, 5)
-    with pytest.raises(EncoderError, match="'letters' reads text, not image: take 'patches' or 'pixels' or 'cnn'"):
+    with pytest.raises(EncoderError, match="'letters' reads text, not image: take 'patches' or 'marks' or 'cnn'"):
         make_encoder("letters", "image")
     with pytest.raises(TypeError, match="mots"):
         make_encoder("letters", "text", options={"mots": 2})

@@ -2,8 +2,9 @@
 
 Generated from a seed; nothing to download. A card or rule says a colour, or whom of the other modality to ask: one in
 `relay`, two in `duels`, whose answers then play rock-paper-scissors. To know a colour, one has to go from the picture
-to the text and back as often as the trail is long. Examples come in groups of nine (`duels_worlds`): given the picture
-alone, or the text alone, every token that asks somebody has each colour equally often.
+to the text and back as often as the trail is long. Worlds come in groups of nine (`duels_worlds`): given the picture
+alone, or the text alone, every token that asks somebody has each colour equally often. What is measured is measured on
+whole groups. Training sees one drawn from each group, so that it sees as many worlds as it has examples.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import isqrt
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from meq.data.content import DrawnPicture
 from meq.data.contract import IMAGE, TEXT, DataSet, Example, Modality, Rows, features, plain_example
 from meq.data.duels_drawing import LEAST, Cards, draw_cards, mask_of_cards
 from meq.data.duels_worlds import COLOURS, MODALITIES, SIGNS, TURNS, Group, Worlds
 from meq.data.metrics import ACCURACY, TOKEN_ACCURACY, WHOLE_ACCURACY
+from meq.data.scenes_drawing import Dice
 from meq.options import checked_options, nearest
 
 GROUP = TURNS**2
@@ -44,7 +46,7 @@ RULES = {
 """By how many a token asks."""
 
 Form = Literal["pixels", "symbols"]
-Ask = Literal["all", "one"]
+Ask = Literal["all", "one", "question"]
 
 
 @checked_options
@@ -67,9 +69,10 @@ def duels(
     """Generate the set; the same arguments always give the same examples.
 
     The depth of an example is drawn from 1 to `depth`; in the split `deep`, of `deep_test` examples, from `depth` + 1
-    to `deep`. `n`: cards, and rules; a square number. `signs`: how many there are to draw theirs from, unless given all
-    of them, or n for symbols. `form`: pixels, or symbols, where tokens are features already. `ask`: all, where every
-    card and rule says its colour, or one, where the text begins with a question about a card.
+    to `deep`. `n`: cards, and rules; a square number. `signs`: how many there are to draw theirs from, n unless given.
+    `form`: pixels, or symbols, where tokens are features already. `ask`: all, where each card and rule says its colour;
+    one, where the text begins with a question about a card, and an example has one answer; question, where that
+    question is a token whose answer is what is measured, and in training all tokens say theirs.
     `size`: pixels of the picture's side, 48 per card unless given. `noise`: from 0 to 1, of the picture. Splits share
     no picture and no text, and dev and test do not change with the size of train.
     """
@@ -115,9 +118,7 @@ class _Asked:
 
     @property
     def vocabulary(self) -> int:
-        if self.signs is not None:
-            return self.signs
-        return len(SIGNS) if self.form == "pixels" else self.n
+        return self.n if self.signs is None else self.signs
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,7 @@ def _make(name: str, asks: int, counts: Mapping[str, int], asked: _Asked) -> Dat
             rows[split] = _rows(name, split, counts[split], worlds, asked.seed, used)
         elif split != "deep":
             rows[split] = []
-    every = asked.ask == "all"
+    every = asked.ask != "one"
     drawn = asked.form == "pixels"
     return DataSet(
         name=name,
@@ -180,7 +181,7 @@ def _make(name: str, asks: int, counts: Mapping[str, int], asked: _Asked) -> Dat
                 "ask": asked.ask,
             },
             **{"size": size, "noise": asked.noise, "seed": asked.seed, "rule": RULES[asks]},
-            **({"grid": isqrt(asked.n), "read_by": {"image": "pixels", "text": "sentences"}} if drawn else {}),
+            **({"grid": isqrt(asked.n), "read_by": {"image": "marks", "text": "sentences"}} if drawn else {}),
         },
     )
 
@@ -188,13 +189,18 @@ def _make(name: str, asks: int, counts: Mapping[str, int], asked: _Asked) -> Dat
 def _rows(
     name: str, split: str, count: int, worlds: Worlds, seed: int, used: tuple[set[bytes], set[bytes]]
 ) -> list[_Row]:
-    wanted = count // GROUP
+    whole = split != "train"
+    wanted = count // GROUP if whole else count
     groups = list(islice(worlds.groups((seed, SPLITS.index(split)), used), wanted))
     if len(groups) < wanted:
         raise ValueError(
-            f"{name}: with n={worlds.tokens} there are no more than {GROUP * len(groups)} examples for {split} whose "
-            f"picture or text no other example has, and {count} were asked for: ask for fewer, or for a greater n"
+            f"{name}: with n={worlds.tokens} there are no more than {len(groups) * (GROUP if whole else 1)} examples "
+            f"for {split} whose picture or text no other example has, and {count} were asked for: ask for fewer, or "
+            "for a greater n"
         )
+    if not whole:
+        drawn = Dice((seed, SPLITS.index(split), len(SPLITS))).draw(TURNS, wanted, 2).tolist()
+        return [_Row(split, number, group, (drawn[number][0], drawn[number][1])) for number, group in enumerate(groups)]
     turns = [(a, b) for a in range(TURNS) for b in range(TURNS)]
     return [_Row(split, number, group, each) for number, group in enumerate(groups) for each in turns]
 
@@ -204,31 +210,34 @@ def _rows(
 
 def _example(row: _Row, *, asked: _Asked, size: int) -> Example:
     world = row.group.turned(row.turns)
-    one = asked.ask == "one"
-    start = (0, world.asked) if one else world.deepest()
+    asks = asked.ask != "all"
+    start = (0, world.asked) if asks else world.deepest()
     trail = world.trail(*start)
+    answers, depths, told = _by_token(world, row.split, asked.ask)
+    if asked.ask == "question":  # it stands before the rules
+        trail = ((1, -1), *trail)
     group = f"{row.split}-{row.number}"
     picture = f"{group}-{row.turns[0]}"
     facts: dict[str, Any] = {
         "depth": world.depth,
-        "hops": int(world.depths[start]),
-        "token_depths": {name: tuple(each) for name, each in zip(MODALITIES, world.depths.tolist(), strict=True)},
-        "trail": tuple((MODALITIES[side], token) for side, token in trail),
+        "hops": len(trail) - 1,
+        "token_depths": dict(zip(MODALITIES, depths, strict=True)),
+        "trail": tuple((MODALITIES[side], token + (len(depths[side]) - asked.n)) for side, token in trail),
         "group": group,
         "picture": picture,
         "cards": world.sentences(0),
         "rules": world.sentences(1),
-        "because": _because(world, trail),
+        "because": _because(world, trail[-1 - int(world.depths[start]) :]),
     }
     content: dict[str, Any]
     if asked.form == "symbols":
-        content = {name: _vectors(world, side, asked.vocabulary, question=one) for side, name in enumerate(MODALITIES)}
+        content = {name: _vectors(world, side, asked.vocabulary, question=asks) for side, name in enumerate(MODALITIES)}
     else:
         seeds = (asked.seed, SPLITS.index(row.split), row.number, row.turns[0], 1)
         cards = _cards(world, size=size, noise=asked.noise, seeds=seeds)
         facts["masks"] = Masks(cards, tuple(token for side, token in trail if side == 0))
         said = [f"{sentence}." for sentence in facts["rules"]]
-        question = [f"which colour is {SIGNS[world.signs[start]]}?"] if one else []
+        question = [f"which colour is {SIGNS[world.signs[start]]}?"] if asks else []
         content = {
             "image": DrawnPicture(f"cards {picture}", partial(draw_cards, cards)),
             "text": " ".join([*question, *said]),
@@ -236,9 +245,23 @@ def _example(row: _Row, *, asked: _Asked, size: int) -> Example:
     return plain_example(
         id=f"{group}-{row.turns[0]}-{row.turns[1]}",
         content=content,
-        target=int(world.answers[start]) if one else world.answers.reshape(-1).astype(np.int64),
+        target=int(world.answers[start]) if asked.ask == "one" else np.where(told, answers, -1),
         facts=facts,
     )
+
+
+def _by_token(
+    world: Group, split: str, ask: Ask
+) -> tuple[Int[np.ndarray, " T"], tuple[tuple[int, ...], tuple[int, ...]], Bool[np.ndarray, " T"]]:
+    """The answers of all tokens, their depths by modality, and which of them are asked for."""
+    answers, depths = world.answers.reshape(-1).astype(np.int64), [tuple(each) for each in world.depths.tolist()]
+    if ask != "question":
+        return answers, (depths[0], depths[1]), np.ones(len(answers), dtype=bool)
+    cards, card = world.answers.shape[1], world.asked
+    answers = np.insert(answers, cards, world.answers[0, card])
+    told = np.full(len(answers), split == "train")
+    told[cards] = True
+    return answers, (depths[0], (depths[0][card] + 1, *depths[1])), told
 
 
 def _cards(world: Group, *, size: int, noise: float, seeds: tuple[int, ...]) -> Cards:
@@ -285,6 +308,8 @@ def _vectors(world: Group, side: int, signs: int, *, question: bool) -> Float[np
 
 def _check(name: str, counts: Mapping[str, int], asked: _Asked) -> None:
     for split, count in counts.items():
+        if split == "train" and count >= 0:
+            continue
         if count < 0 or count % GROUP:
             near = max(GROUP, round(count / GROUP) * GROUP)
             option = "deep_test" if split == "deep" else split
@@ -306,7 +331,7 @@ def _check(name: str, counts: Mapping[str, int], asked: _Asked) -> None:
             f"{name}: deep must be greater than depth={asked.depth} and at most {most}, which is 2 x (n - 3), got "
             f"{asked.deep}; or set deep_test=0 for no such split"
         )
-    for option, value, known in (("form", asked.form, ("pixels", "symbols")), ("ask", asked.ask, ("all", "one"))):
+    for option, value, known in (("form", asked.form, ("pixels", "symbols")), ("ask", asked.ask, get_args(Ask))):
         if value not in known:
             raise ValueError(f"{name} has no {option} {value!r}: {nearest(value, known)}")
     side, least = isqrt(asked.n), LEAST * isqrt(asked.n)

@@ -213,6 +213,7 @@ def _face(side: int) -> Bool[np.ndarray, "S S"]:
     return inner[:, None] & inner
 
 
+@lru_cache(maxsize=4096)  # with few signs, the same cards lie on many tables
 def _card(sign: int, asked: tuple[int, ...], colour: int, *, side: int) -> Int[np.ndarray, "S S 3"]:
     """A card: three places for signs of 5/12 of its side, one above and two below; a single one stands between them."""
     picture = _blank(side).copy()

@@ -109,12 +109,12 @@ def cut(
 def _figure(patches: Patch) -> Map:
     """How far each pixel stands out from the patch's border, from 0 to 1."""
     border = np.concatenate([patches[:, 0], patches[:, -1], patches[:, :, 0], patches[:, :, -1]], axis=1)
-    away = np.abs(patches - _smallest(border, 1 / 2)[:, None, None]).max(3)
-    most = np.maximum(_smallest(away.reshape(len(away), -1), 19 / 20), FAINT)[:, None, None]
+    away = np.abs(patches - smallest(border, 1 / 2)[:, None, None]).max(3)
+    most = np.maximum(smallest(away.reshape(len(away), -1), 19 / 20), FAINT)[:, None, None]
     return ((away / most - 0.3) / 0.4).clip(0, 1)
 
 
-def _smallest(values: Float[np.ndarray, "T N ..."], share: float) -> Float[np.ndarray, "T ..."]:
+def smallest(values: Float[np.ndarray, "T N ..."], share: float) -> Float[np.ndarray, "T ..."]:
     """The value that this share of them lies below, per patch."""
     place = int(values.shape[1] * share)
     return np.partition(values, place, axis=1)[:, place]

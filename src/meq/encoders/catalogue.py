@@ -111,11 +111,11 @@ _ENTRIES = {
     "words": EncoderEntry(
         classes={"text": "meq.encoders.builtin:Words"}, summary="words by a vocabulary and by hashing"
     ),
-    "pixels": EncoderEntry(
-        classes={"image": "meq.encoders.pixels:Pixels"}, summary="cells of a picture by their own pixels"
+    "marks": EncoderEntry(
+        classes={"image": "meq.encoders.marks:Marks"}, summary="cells of a drawn picture by the figures in them"
     ),
     "sentences": EncoderEntry(
-        classes={"text": "meq.encoders.sentences:Sentences"}, summary="sentences of a text by their words in order"
+        classes={"text": "meq.encoders.sentences:Sentences"}, summary="sentences of a text by their words"
     ),
     "cnn": EncoderEntry(
         classes=dict.fromkeys(("image", "regions"), "meq.encoders.offline:ImageNetCells"),
