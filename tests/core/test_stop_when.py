@@ -11,6 +11,7 @@ from torch import Tensor
 
 import meq
 from meq import Stop
+from meq.core.iteration import AtSteps
 
 
 class Halving(meq.Operator):
@@ -131,6 +132,15 @@ def test_a_rule_is_for_answers_and_not_for_training() -> None:
     problem: Affine = contraction().operator
     with pytest.raises(ValueError, match="not for training"):
         meq.solve(problem, contraction().inputs, stop_when=AtStep([1] * 3))
+
+
+def test_steps_that_are_known_before_go_with_gradients_but_not_with_those_of_the_last_steps() -> None:
+    halves = torch.ones(3, 1, dtype=torch.float64, requires_grad=True)
+    rule = AtSteps(torch.tensor([1, 3, 2]))
+    meq.solve(Halving(), halves, solver=PLAIN, steps=3, tol=0.0, stop_when=rule).state["z"].sum().backward()
+    assert halves.grad[:, 0].tolist() == [1 - 2.0**-k for k in (1, 3, 2)]
+    with pytest.raises(ValueError, match="samples that stop before them have none"):
+        meq.solve(Halving(), halves, steps=3, stop_when=rule, backward=meq.Phantom(1))
 
 
 @torch.no_grad()

@@ -23,7 +23,9 @@ HEADS: dict[str, dict[str, Any]] = {
     "labels": {"head": "labels"},
     "score": {"head": "score", "classes": 1},
     "tokens": {"head": "tokens"},
+    "choices": {"head": "choices", "classes": 1},
 }
+CHOICES = 3
 
 
 def small(head: str = "classes", **options: Any) -> meq.MutualEquilibrium:
@@ -40,7 +42,18 @@ def small(head: str = "classes", **options: Any) -> meq.MutualEquilibrium:
 
 def batch(model: meq.FusionModel) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     masks = {"text": torch.tensor([[1, 1, 1], [1, 1, 0], [0, 0, 0], [1, 0, 0], [1, 1, 1], [1, 1, 0]]).bool()}
-    return features_for(model, batch=6), masks
+    features = features_for(model, batch=6)
+    if model.head_kind == "choices":
+        features["text"] = torch.stack([features["text"].roll(by, 0) for by in range(CHOICES)], 1)
+        masks["text"] = masks["text"][:, None].repeat(1, CHOICES, 1)
+    return features, masks
+
+
+def per_example(rows: Tensor) -> Tensor:
+    """One of each example, whose choices stopped together."""
+    grouped = rows.reshape(6, -1)
+    assert (grouped == grouped[:, :1]).all()
+    return grouped[:, 0]
 
 
 def every_depth(model: meq.MutualEquilibrium) -> list[meq.Output]:
@@ -96,11 +109,12 @@ def test_each_sample_is_read_at_the_first_step_that_satisfies_the_rule(rule: str
     expected = first(hits, 2)
     assert len(set(expected)) > 1, "a test in which all stop together would say little"
     assert output.solution is not None
-    assert output.solution.steps.tolist() == expected
+    assert per_example(output.solution.steps).tolist() == expected
     for row, step in enumerate(expected):
         assert output.logits is not None
         torch.testing.assert_close(output.logits[row], outputs[step - 1].logits[row], rtol=0, atol=1e-12)  # type: ignore[index]
-    assert [stop is Stop.READ for stop in output.solution.stop] == [step < MOST for step in expected]
+    read = per_example(output.solution.stop_codes == Stop.READ.code)
+    assert read.tolist() == [step < MOST for step in expected]
 
 
 def test_agreement_asks_for_so_many_equal_answers_in_a_row() -> None:
@@ -117,6 +131,29 @@ def test_agreement_asks_for_so_many_equal_answers_in_a_row() -> None:
     assert len(set(expected)) > 1
 
 
+def test_of_choices_the_answer_of_the_example_has_to_agree() -> None:
+    """Two examples of two choices: the scores of both move, and the second one changes its mind."""
+    reader = Anytime("agreement", patience=2).reader(lambda state: (state["z"], None), "choices", 2)
+    everybody = torch.ones(4, dtype=torch.bool)
+    for k, scores in enumerate([[0.0, 1.0, 3.0, 2.0], [0.0, 2.0, 1.0, 2.0]]):
+        found = reader(k, {"z": torch.tensor(scores)[:, None]}, everybody)
+    assert found.tolist() == [True, True, False, False]
+
+
+def test_the_choices_of_an_example_stop_when_the_residuals_of_all_are_small_enough() -> None:
+    model = small("choices")
+    with torch.no_grad():
+        seen = model(*batch(model), steps=MOST).solution.residuals
+    largest = torch.stack(list(seen.values())).nan_to_num(0).amax(0)
+    grouped = largest.reshape(MOST, 6, CHOICES).amax(2)
+    threshold = grouped[3].median().item() * 1.0001
+    model.anytime = Anytime("residual", threshold, most=MOST)
+    with torch.no_grad():
+        found = model(*batch(model)).solution
+    assert per_example(found.steps).tolist() == first(grouped[1:] <= threshold, 1)
+    assert first(largest[1:] <= threshold, 1) != found.steps.tolist(), "alone, some choices would stop sooner"
+
+
 def test_the_residual_that_stops_a_sample_is_that_of_its_own_state() -> None:
     model = small(classes=None)
     with torch.no_grad():
@@ -131,18 +168,19 @@ def test_the_residual_that_stops_a_sample_is_that_of_its_own_state() -> None:
     assert all(value <= threshold for value, stop in zip(read.tolist(), found.stop, strict=True) if stop is Stop.READ)
 
 
-def test_a_sample_stops_at_the_same_step_whoever_shares_the_batch() -> None:
-    model = small()
-    threshold = distances("change", "classes", every_depth(model)).median().item() * 1.0001
+@pytest.mark.parametrize("head", ["classes", "choices"])
+def test_a_sample_stops_at_the_same_step_whoever_shares_the_batch(head: str) -> None:
+    model = small(head)
+    threshold = distances("change", head, every_depth(model)).median().item() * 1.0001
     model.anytime = Anytime("change", threshold, patience=2, most=MOST)
     features, masks = batch(model)
     with torch.no_grad():
-        together = model(features, masks).solution.steps.tolist()
+        together = per_example(model(features, masks).solution.steps).tolist()
         alone = [
             model({name: x[[row]] for name, x in features.items()}, {name: x[[row]] for name, x in masks.items()})
             for row in range(6)
         ]
-    assert [each.solution.steps.item() for each in alone] == together
+    assert [each.solution.steps.unique().item() for each in alone] == together
 
 
 def test_training_and_gradients_know_no_rule_and_no_rule_changes_no_bit() -> None:
@@ -228,8 +266,6 @@ def test_a_rule_that_makes_no_sense_is_a_sentence(options: dict[str, Any], words
 def test_a_rule_has_to_fit_the_model() -> None:
     with pytest.raises(TypeError, match="anytime must be an object"):
         small().anytime = "change"  # type: ignore[assignment]
-    with pytest.raises(ValueError, match="does not serve head='choices'"):
-        MODELS["pair"](head="choices", classes=1).anytime = Anytime("residual", 0.1)
     with pytest.raises(ValueError, match="a number has no confidence"):
         small("score").anytime = Anytime("confidence", 0.5)
     with pytest.raises(ValueError, match="the model has none"):

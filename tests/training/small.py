@@ -76,3 +76,15 @@ def train_small(
     objective = Objective(task="classes", penalties=PENALTIES)
     quiet = Console(quiet=True)
     return fit(model, small_data(dtype=dtype), objective, folder, small_config(**options), resume=resume, console=quiet)
+
+
+class Interrupting(Objective):
+    """Breaks a run off after some batches."""
+
+    left = 4
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        object.__setattr__(self, "left", self.left - 1)
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return super().__call__(*arguments, **options)

@@ -26,6 +26,7 @@ from meq.training.calibration import (
     share_within,
     walk_split,
 )
+from meq.training.predictions import answer_batch
 
 MOST, SAMPLES = 12, 4000
 
@@ -159,6 +160,31 @@ def test_a_tolerance_ends_the_walk_as_it_ends_the_model() -> None:
     assert walked.rested.max() < 9
     for row, rested in enumerate(walked.rested.tolist()):
         assert walked.scores["change"][rested + 1 :, row].abs().max() == 0
+
+
+@pytest.mark.parametrize("tol", [0.0, 0.3])
+def test_the_walk_of_choices_stops_where_the_model_does(tol: float) -> None:
+    """A choice that has settled waits for the others, and what the rule sees of it meanwhile is part of the walk."""
+    torch.manual_seed(0)
+    model: Any = small_model(torch.float64, dropout=0.0, steps=4, tol=tol, head="choices").eval()
+    made = small_data(dtype=torch.float64, complete=True)
+    texts = [each.content["text"] for each in made.splits["dev"]]
+    dev = [
+        replace(each, content={**each.content, "text": (texts[row], texts[row - 1], texts[row - 2])})
+        for row, each in enumerate(made.splits["dev"])
+    ]
+    data = replace(made, splits={"dev": dev}, head="choices")
+    walked = walk_split(model, data, "dev", 9)
+    assert walked.quality.shape == (10, len(dev))
+    for rule in RULES:
+        threshold = None if rule == "agreement" else walked.scores[rule][2:6].median().item() * 1.0001
+        how = Anytime(rule, threshold, most=9)
+        with model.run_as(anytime=how):
+            _, output = answer_batch(model, dev, data.widths)
+        taken = output.solution.steps.reshape(len(dev), 3).amax(1)
+        assert walked.stops(how).tolist() == taken.tolist(), rule
+        quality = answer_quality(output.logits, torch.stack([each.target for each in dev]), "choices", ACCURACY.name)
+        assert torch.equal(walked.quality.gather(0, taken[None])[0], quality)
 
 
 def test_a_calibration_prints_itself_and_goes_through_json(model: Any) -> None:

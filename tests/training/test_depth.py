@@ -12,16 +12,18 @@ import pytest
 import torch
 from rich.console import Console
 from safetensors.torch import load_file
-from training.small import PENALTIES, small_config, small_data, small_model, train_small
+from training.small import PENALTIES, Interrupting, small_config, small_data, small_model, train_small
 
 import meq
+from meq.core.iteration import AtSteps
 from meq.core.operator import Operator
 from meq.errors import Interrupted
 from meq.models.iterated import Disturbance, DisturbedOperator, IteratedModel
+from meq.models.plan import DepthPlan
 from meq.objectives import Objective
 from meq.training import TrainConfig, fit, seed_everything
 from meq.training.depth import Fixed, Poisson, Settle, Uniform, parse_depth
-from meq.training.updates import average_weights, averaged, drawn_depth
+from meq.training.updates import average_weights, averaged, depth_plan, drawn_depth
 
 
 def draws(text: str, count: int = 4000) -> list[tuple[int, int]]:
@@ -42,6 +44,9 @@ def draws(text: str, count: int = 4000) -> list[tuple[int, int]]:
         (" UNIFORM(low=2, high=8) ", Uniform(2, 8)),
         ("poisson(8)", Poisson(8)),
         ("poisson(8.5, spread=0.25, tracked=4)", Poisson(8.5, 0.25, 4)),
+        ("uniform(2, 8, per_sample=True)", Uniform(2, 8, per_sample=True)),
+        ("poisson(8, per_sample=true)", Poisson(8, per_sample=True)),
+        ("poisson(8, per_sample=False)", Poisson(8)),
         ("settle(2, 8)", Settle(2, 8)),
         ("settle(2, 8, free=60, tracked=3, late=0.25)", Settle(2, 8, 60, 3, 0.25)),
     ],
@@ -63,6 +68,8 @@ def test_a_depth_is_read_from_its_text_and_written_as_one(text: str, depth: Any)
         ("uniform(1.5, 2)", "whole number"),
         ("uniform(1, 2, 3)", "takes low, high"),
         ("uniform(1, true)", "must be a number"),
+        ("uniform(1, 2, per_sample=1)", "per_sample must be True or False"),
+        ("settle(2, 8, per_sample=True)", "has no option 'per_sample'"),
         ("uniform(1, __import__('os'))", "must be a number"),
         ("settle(2, 8, fre=4)", "did you mean 'free'"),
         ("settle(2, 8, late=1.5)", "share"),
@@ -135,6 +142,113 @@ def test_what_an_update_draws_depends_on_seed_and_step_alone() -> None:
 
     assert depths(1) == depths(1)
     assert depths(1) != depths(2)
+
+
+# -- a depth for every sample ------------------------------------------------------------------------------------------
+
+PLANS = {
+    "all steps": (meq.Unrolled(), [1, 3, 6, 2], [1, 3, 6, 2]),
+    "the last ones": (meq.Unrolled(), [1, 3, 6, 2], [1, 2, 4, 2]),
+    "computed again": (meq.Checkpointed(), [1, 3, 6, 2], [1, 2, 4, 2]),
+    "the model's own way": (meq.Phantom(2), [1, 3, 6, 2], [1, 3, 6, 2]),
+}
+
+
+def batch_of(count: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    generator = torch.Generator().manual_seed(8)
+    made = {"image": (count, 3, 5), "text": (count, 3, 4)}
+    features = {name: torch.randn(shape, generator=generator).double() for name, shape in made.items()}
+    return features, torch.randint(2, (count,), generator=generator)
+
+
+def gradients(model: IteratedModel, rows: list[int], features: Any, target: torch.Tensor) -> list[torch.Tensor]:
+    model.zero_grad()
+    output = model({name: x[rows] for name, x in features.items()}, seeds=torch.tensor(rows))
+    torch.nn.functional.cross_entropy(output.logits, target[rows]).backward()
+    return [weights.grad.clone() for weights in model.parameters() if weights.grad is not None]
+
+
+@pytest.mark.parametrize(("case", "solver"), [*((case, None) for case in PLANS), ("all steps", meq.Anderson())])
+def test_the_gradient_is_the_mean_of_those_of_samples_run_alone_to_their_depths(case: str, solver: Any) -> None:
+    backward, steps, tracked = PLANS[case]
+    torch.manual_seed(0)
+    damping = "learned" if solver is None else 1.0
+    model: Any = small_model(
+        torch.float64, modality_dropout=0.0, tol=0.0, damping=damping, solver=solver, backward=backward
+    )
+    features, target = batch_of(4)
+    alone = []
+    for row in range(4):
+        own = meq.Phantom(tracked[row]) if tracked[row] < steps[row] else None
+        with model.run_as(steps=steps[row], backward=own):
+            alone.append(gradients(model, [row], features, target))
+    model.plan = DepthPlan(steps=torch.tensor(steps), tracked=torch.tensor(tracked))
+    together = gradients(model, [0, 1, 2, 3], features, target)
+    for found, *each in zip(together, *alone, strict=True):
+        torch.testing.assert_close(found, torch.stack(each).mean(0), rtol=1e-9, atol=1e-12)
+    output = model(features)
+    assert output.solution.steps.tolist() == steps
+    assert output.solution.operator is model.coupling
+
+
+def test_a_diverging_sample_leaves_the_depths_of_the_others_alone() -> None:
+    class Growing(Operator):
+        def start(self, inputs: Any) -> Any:
+            return {"a": inputs["x"].clone()}
+
+        def forward(self, state: Any, inputs: Any) -> Any:
+            return {"a": inputs["rate"] * state["a"]}
+
+    rate = torch.tensor([[2.0], [1e30], [3.0]], requires_grad=True)
+    inputs = {"x": torch.ones(3, 1), "rate": rate}
+    rule = AtSteps(torch.tensor([3, 4, 2]))
+    found = meq.solve(Growing(), inputs, solver=meq.Damped(step=1.0), steps=4, tol=0.0, stop_when=rule)
+    assert found.state["a"][[0, 2], 0].tolist() == [8.0, 9.0]
+    found.state["a"].sum().backward()
+    assert rate.grad[:, 0].tolist() == [3 * 2.0**2, 0.0, 2 * 3.0]
+
+
+def test_the_depth_of_a_sample_depends_on_seed_step_and_its_id_alone() -> None:
+    depth = parse_depth("poisson(8, tracked=4, per_sample=True)")
+    names = [f"s{row}" for row in range(200)]
+    whole = depth_plan(depth, 1, 7, names)
+    part = depth_plan(depth, 1, 7, names[50:60])
+    assert torch.equal(whole.steps[50:60], part.steps)
+    assert torch.equal(whole.tracked, whole.steps.clamp(max=4))
+    assert len(whole.steps.unique()) > 8
+    assert not torch.equal(whole.steps, depth_plan(depth, 1, 8, names).steps)
+    assert not torch.equal(whole.steps, depth_plan(depth, 2, 7, names).steps)
+
+
+def test_an_update_gives_every_sample_its_depth_and_takes_it_back() -> None:
+    model: Any = small_model(torch.float64)
+    features, _ = batch_of(3)
+    with drawn_depth(model, small_config(depth="uniform(1, 9, per_sample=True)"), 0, ["a", "b", "c"]):
+        plan = model.plan
+        assert model(features).solution.steps.tolist() == plan.steps.tolist()
+        assert len(plan.steps.unique()) > 1
+    assert model.plan is None
+    assert model(features).solution.steps.max() <= 3
+
+
+def test_the_choices_of_an_example_go_equally_deep_and_other_batches_are_refused() -> None:
+    plan = DepthPlan(steps=torch.tensor([2, 5]), tracked=torch.tensor([1, 1]))
+    assert plan.of_rows(6, torch.device("cpu")).steps.tolist() == [2, 2, 2, 5, 5, 5]
+    with pytest.raises(ValueError, match="the depths of 2 samples were drawn, and the batch has 3 rows"):
+        plan.of_rows(3, torch.device("cpu"))
+
+
+def test_noise_along_the_path_of_a_sample_does_not_depend_on_how_deep_the_others_go() -> None:
+    torch.manual_seed(0)
+    model: Any = small_model(torch.float64, dropout=0.0, modality_dropout=0.0, tol=0.0)
+    model.disturbance = Disturbance(start=0.5, noise=0.1)
+    features, _ = batch_of(2)
+    seeds = torch.tensor([11, 12])
+    ends = []
+    for other in (2, 9):
+        model.plan = DepthPlan(steps=torch.tensor([4, other]), tracked=torch.tensor([2, 2]))
+        ends.append(model(features, seeds=seeds).logits[0])
+    assert torch.equal(*ends)
 
 
 def test_a_model_can_be_read_at_another_step_than_its_own() -> None:
@@ -248,18 +362,6 @@ def test_averages_follow_the_weights_and_are_swapped_in_and_out() -> None:
 RECIPE = {"depth": "settle(2, 4, free=6, tracked=2)", "random_start": 0.5, "path_noise": 0.01, "average": 0.9}
 
 
-class Interrupting(Objective):
-    """Breaks a run off after some batches."""
-
-    left = 4
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        object.__setattr__(self, "left", self.left - 1)
-        if self.left == 0:
-            raise KeyboardInterrupt
-        return super().__call__(*arguments, **options)
-
-
 def test_a_run_with_drawn_depths_and_averages_goes_on_as_if_it_had_never_been_interrupted(tmp_path: Path) -> None:
     whole = train_small(tmp_path / "whole", **RECIPE)
     seed_everything(3)
@@ -299,6 +401,7 @@ def test_a_record_names_options_of_depth_only_where_they_are_set(tmp_path: Path)
         (small_model(backward=meq.Implicit()), {"path_noise": 0.1}, "path_noise cannot go with"),
         (small_model(backward=meq.Checkpointed()), {"path_noise": 0.1}, "path_noise cannot go with"),
         (small_model(backward=meq.Implicit()), {"supervise": 2}, "supervise cannot go with"),
+        (small_model(), {"supervise": 2, "depth": "uniform(1, 2, per_sample=True)"}, "with a depth per sample"),
     ],
 )
 def test_options_that_a_model_cannot_have_are_refused_before_training(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 import json
 import math
 from dataclasses import replace
@@ -47,6 +48,16 @@ def test_scalars_norms_and_biases_do_not_decay() -> None:
         )
         assert (id(p) in spared) is scalar, name
         assert (id(p) in decayed) is not scalar, name
+
+
+@pytest.mark.parametrize("gate", [True, False])
+def test_what_a_model_does_not_have_is_a_dash_in_the_line_of_an_epoch(gate: bool, tmp_path: Path) -> None:
+    said = io.StringIO()
+    console = Console(file=said, width=200)
+    fit(small_model(gate=gate), small_data(), Objective(), tmp_path, small_config(epochs=1), console=console)
+    line = next(line for line in said.getvalue().splitlines() if line.startswith("epoch 0:"))
+    assert ("gate -" in line) is not gate
+    assert "nan" not in line
 
 
 def test_training_lowers_the_loss_and_records_what_happened(tmp_path: Path) -> None:

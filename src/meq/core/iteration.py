@@ -56,6 +56,21 @@ class StopRule(Protocol):
         absent; what is said of samples that are not active any more is not heard."""
 
 
+class AtSteps:
+    """Stops each sample at a step that is known before, whatever its state: the one rule that goes with gradients."""
+
+    by_residual = False
+
+    def __init__(self, steps: Int[Tensor, " B"]) -> None:
+        self.steps = steps
+
+    def __call__(self, k: int, seen: State, active: Bool[Tensor, " B"]) -> Bool[Tensor, " B"]:
+        return self.steps <= k
+
+    def rows(self, rows: Int[Tensor, " R"]) -> AtSteps:
+        return AtSteps(self.steps[rows])
+
+
 @dataclass(frozen=True)
 class Problem:
     """Everything one run of the loop needs to know."""
@@ -101,7 +116,10 @@ class Problem:
 
     def rows(self, rows: Int[Tensor, " R"]) -> Problem:
         """The same problem for some of the samples."""
-        return replace(self, inputs=take_rows(self.inputs, rows), masks=take_rows(dict(self.masks), rows))
+        rule = self.stop_when.rows(rows) if isinstance(self.stop_when, AtSteps) else self.stop_when
+        return replace(
+            self, inputs=take_rows(self.inputs, rows), masks=take_rows(dict(self.masks), rows), stop_when=rule
+        )
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,20 @@ class HasModules(Protocol):
     def modules(self) -> Iterator[nn.Module]: ...
 
 
+class RestartedOperator(Operator):
+    """The operator, starting from a given state."""
+
+    def __init__(self, operator: Any, state: State) -> None:
+        super().__init__()
+        self.operator, self.state = operator, state
+
+    def start(self, inputs: Inputs) -> State:
+        return dict(self.state)
+
+    def forward(self, state: State, inputs: Inputs) -> State:
+        return self.operator(state, inputs)
+
+
 @contextmanager
 def held_still(*models: HasModules) -> Iterator[None]:
     """Eval mode, so dropout is off, while measuring; afterwards, after errors too, every part is in its own mode."""

@@ -7,8 +7,8 @@ from typing import Literal
 
 import torch
 
-from meq.core.backward import Backward, Unrolled, check_backward
-from meq.core.iteration import TOLERANCE, Problem, StopRule, Trace, Watch
+from meq.core.backward import Backward, Phantom, Unrolled, check_backward
+from meq.core.iteration import TOLERANCE, AtSteps, Problem, StopRule, Trace, Watch
 from meq.core.operator import Inputs, Operator
 from meq.core.solution import Solution, Stop
 from meq.core.solvers import Damped, Solver, check_solver
@@ -38,13 +38,14 @@ def solve(
     numbers of some steps (0 is the start), or a function called with (k, state) as they come. A sample that stops
     being finite keeps its last finite state, gets no gradient, and leaves the others as if it had never been there.
     `stop_when` is one more way to stop, for answers without gradients: it is asked at every step which samples are
-    read there. A compiled or exported solve asks nobody, and takes all steps.
+    read there. `AtSteps`, which knows the steps before, goes with gradients as well. A compiled or exported solve asks
+    nobody, and takes all steps.
     """
     steps, tol = whole_number("steps", steps), tolerance("tol", tol)
     check_solver(solver)
     check_backward(backward)
     if stop_when is not None and torch.is_grad_enabled():
-        raise ValueError("a rule in `stop_when` is for answers, not for training: call solve under torch.no_grad()")
+        _check_planned(stop_when, backward)
     wanted, watch = _read_trajectory(trajectory, steps)
     problem = Problem(operator, inputs, dict(masks or NO_MASKS), solver, steps, tol, wanted, stop_when)
     trace = _run(problem, backward, watch)
@@ -61,6 +62,14 @@ def solve(
         operator=operator,
         solver=solver,
     )
+
+
+def _check_planned(rule: StopRule, backward: Backward) -> None:
+    """With gradients, samples may stop at steps that are known before; those that are tracked must be their own."""
+    if not isinstance(rule, AtSteps):
+        raise ValueError("a rule in `stop_when` is for answers, not for training: call solve under torch.no_grad()")
+    if isinstance(backward, Phantom):
+        raise ValueError("Phantom tracks the last steps of the batch, and samples that stop before them have none")
 
 
 def _run(problem: Problem, backward: Backward, watch: Watch | None) -> Trace:

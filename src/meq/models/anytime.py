@@ -16,7 +16,7 @@ from torch import Tensor
 
 from meq.core.iteration import StopRule
 from meq.core.state import State
-from meq.models.heads import probabilities
+from meq.models.heads import by_example, probabilities
 from meq.options import checked_options, nearest, real_number, whole_number, wrong_object
 
 RULES = {
@@ -37,7 +37,8 @@ class Anytime:
     """When to stop reading on, for each sample by itself: `rule` is a key of `RULES`.
 
     Used in eval mode without gradients alone. A compiled model does not ask, and takes all its steps. A threshold comes
-    from calibration (`meq calibrate RUN --stop`), or from you. Of answers per token all have to satisfy the rule.
+    from calibration (`meq calibrate RUN --stop`), or from you. Of answers per token all have to satisfy the rule. The
+    choices of an example stop together, by its answer over the choices, or once all their residuals are small enough.
 
     Beware of confidence on problems deeper than those of training: there a model is often sure, and wrong, long before
     it could know. The other rules ask whether the answer still moves.
@@ -85,17 +86,12 @@ class Anytime:
         threshold = self.threshold or 0.0  # agreement has none, and counts changes
         return score >= threshold if self.rule == "confidence" else score <= threshold
 
-    def reader(self, answering: Answering, head: str) -> StopRule:
-        """The rule with a memory, for one solve."""
-        return RuleReader(self, answering, head)
+    def reader(self, answering: Answering, head: str, choices: int = 1) -> StopRule:
+        """The rule with a memory, for one solve. With head="choices" so many rows are the choices of one example."""
+        return RuleReader(self, answering, head, choices)
 
     def check_head(self, head: str | None) -> None:
         """An error if a model with this head, None for one without, cannot be read by this rule."""
-        if head == "choices":
-            raise ValueError(
-                "anytime does not serve head='choices': the choices of a sample are compared, and would be read at "
-                "different steps; use steps= to read them all deeper"
-            )
         if self.rule != "residual" and head is None:
             raise ValueError(f"the rule {self.rule!r} reads answers, and the model has none (classes=None): 'residual'")
         if head == "score" and self.rule in ("agreement", "confidence"):
@@ -136,34 +132,42 @@ def check_anytime(value: Any) -> Anytime | None:
 
 
 class RuleReader:
-    """A rule along one solve: what each sample answered before, and for how many steps it satisfied the rule."""
+    """A rule along one solve: what each example answered before, and for how many steps it satisfied the rule."""
 
-    def __init__(self, how: Anytime, answering: Answering, head: str) -> None:
-        self.how, self.answering, self.head = how, answering, head
+    def __init__(self, how: Anytime, answering: Answering, head: str, choices: int = 1) -> None:
+        self.how, self.answering, self.head, self.choices = how, answering, head, choices
         self.by_residual = how.rule == "residual"
         self.before: Tensor | None = None
         self.in_a_row: Tensor | None = None
 
     def __call__(self, k: int, seen: State, active: Bool[Tensor, " B"]) -> Bool[Tensor, " B"]:
         if self.by_residual:
-            score = largest_residual(seen)
+            score = largest_residual(seen, self.choices)
         else:
             logits, real = self.answering(seen)
+            logits = answers_among(logits, self.head, self.choices)
             score = SCORES[self.how.rule](logits, self.before, self.head, real)
             self.before = logits
         hit = self.how.met(score)
-        row = torch.zeros_like(active, dtype=torch.long) if self.in_a_row is None else self.in_a_row
+        row = torch.zeros_like(hit, dtype=torch.long) if self.in_a_row is None else self.in_a_row
         self.in_a_row = torch.where(hit, row + 1, 0)
-        return (self.in_a_row >= self.how.hits) & (k >= self.how.least)
+        found = (self.in_a_row >= self.how.hits) & (k >= self.how.least)
+        return found.repeat_interleave(self.choices)
 
 
 # -- what the rules look at, per sample --------------------------------------------------------------------------------
 
 
-def largest_residual(residuals: State) -> Float[Tensor, " B"]:
-    """Over the modalities that a sample has."""
+def largest_residual(residuals: State, choices: int = 1) -> Float[Tensor, " B"]:
+    """Over the modalities that a sample has, and over its choices; NaN if one of these has none."""
     every = torch.stack(list(residuals.values()))
-    return every.where(~every.isnan(), 0).amax(0).where(~every.isnan().all(0), torch.nan)
+    largest = every.where(~every.isnan(), 0).amax(0).where(~every.isnan().all(0), torch.nan)
+    return by_example(largest, choices).amax(1)
+
+
+def answers_among(logits: Tensor, head: str, choices: int) -> Tensor:
+    """The logits of a state as an answer of each example: with head="choices" the rows of its choices side by side."""
+    return by_example(logits, choices)[..., 0] if head == "choices" else logits
 
 
 def change(

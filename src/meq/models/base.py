@@ -16,7 +16,7 @@ from meq.core.solution import Solution
 from meq.core.state import Masks, State, token_mask
 from meq.models.admit import Features, TokenMasks, admit, as_tensors, drop_modalities
 from meq.models.blocks import keep_masks
-from meq.models.heads import make_head
+from meq.models.heads import by_example, make_head
 from meq.models.hub import Saveable
 from meq.models.readout import PooledReadout, make_readout
 from meq.options import nearest, real_number, whole_number
@@ -258,11 +258,16 @@ class FusionModel(Saveable, nn.Module):
         features = {name: spread(name, x) for name, x in features.items()}
         masks = {name: spread(name, mask) for name, mask in masks.items()}
         seeds = None if seeds is None else seeds.repeat_interleave(choices)
-        output = self._answer(features, masks, seeds)
+        with self._among(choices):
+            output = self._answer(features, masks, seeds)
         if output.logits is None:
             return output
-        logits, *along = (x.unflatten(0, (-1, choices))[..., 0] for x in (output.logits, *output.along))
+        logits, *along = (by_example(x, choices)[..., 0] for x in (output.logits, *output.along))
         return replace(output, logits=logits, along=tuple(along))
+
+    def _among(self, choices: int) -> AbstractContextManager[None]:
+        """Within it, so many rows after each other are the choices of one example."""
+        return nullcontext()
 
 
 def _shape(x: Tensor) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from meq.models.blocks import MLP
@@ -32,6 +32,11 @@ def make_head(kind: str, width: int, classes: int, hidden: int) -> nn.Module:
 def probabilities(logits: Float[Tensor, "*axes C"], kind: str) -> Float[Tensor, "*axes C"]:
     """What a head's logits say of each class: any of several labels (sigmoid), or one of them (softmax)."""
     return logits.sigmoid() if kind == "labels" else logits.softmax(-1)
+
+
+def by_example(rows: Shaped[Tensor, R * axes], choices: int) -> Shaped[Tensor, "B A *axes"]:
+    """Multiple choice has a row per choice, R = B A; those of an example come one after the other."""
+    return rows.unflatten(0, (-1, choices))
 
 
 class OrdinalHead(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypedDict
@@ -24,7 +25,12 @@ from meq.core.state import State, per_sample
 from meq.models.admit import Features, TokenMasks
 from meq.models.anytime import Anytime, check_anytime
 from meq.models.base import FusedState, FusionModel
+from meq.models.plan import DepthPlan, solve_planned
 from meq.options import letters_apart, nearest, real_number, tolerance, whole_number
+
+CHOICES: ContextVar[int] = ContextVar("rows that are the choices of one example", default=1)
+"""What a stopping rule has to know of multiple choice. `fuse` is for others to write and does not pass it on; an
+attribute of the model would be shared by its threads."""
 
 
 class _Context(TypedDict):
@@ -150,6 +156,8 @@ class IteratedModel(FusionModel):
     """When a sample is read before step K, or after it; in eval mode and without gradients alone."""
     disturbance: Disturbance | None = None
     """Of training; in eval mode nothing is disturbed."""
+    plan: DepthPlan | None = None
+    """Of training: how deep each sample of the next batch goes, instead of `steps`; every step is taken."""
     supervised = 1
     """How many of the last steps' logits are in an output of training: 1 is the read state alone, 0 all."""
 
@@ -248,12 +256,13 @@ class IteratedModel(FusionModel):
     ) -> Solution:
         """Solve one coupling with this model's budget, solver and backward."""
         state_masks = coupling.state_masks(masks)
+        if self.training and self.plan is not None:
+            return self._settle_planned(self.plan, coupling, features, masks, seeds)
         rule = self.anytime if coupling is self.coupling else None  # the branches of a tree give no answers
         rule = None if self.training or torch.is_grad_enabled() else rule
-        disturbed = self.training and self.disturbance is not None
         along = self._supervised_steps()
         solution = solve(
-            DisturbedOperator(coupling, self.disturbance, seeds) if disturbed and self.disturbance else coupling,
+            self._disturbed(coupling, seeds),
             coupling.prepare(features, masks, seeds),
             solver=self.solver or self.damped(),
             steps=self.steps if rule is None else rule.most or self.steps,
@@ -263,10 +272,48 @@ class IteratedModel(FusionModel):
             trajectory=along or None,
             stop_when=None if rule is None else self._stop_when(rule, state_masks),
         )
-        return replace(solution, operator=coupling) if disturbed else solution
+        return replace(solution, operator=coupling)
+
+    def _settle_planned(
+        self,
+        plan: DepthPlan,
+        coupling: PreparedOperator,
+        features: Features,
+        masks: TokenMasks,
+        seeds: Tensor | None,
+    ) -> Solution:
+        first = next(iter(features.values()))
+        solution = solve_planned(
+            plan.of_rows(len(first), first.device),
+            self._disturbed(coupling, seeds),
+            coupling.prepare(features, masks, seeds),
+            solver=self.solver or self.damped(),
+            backward=self.backward,
+            masks=coupling.state_masks(masks),
+            # how far a sample's generator has come depends on the longest of the batch, so the second part has others
+            later=self._disturbed(coupling, None if seeds is None else seeds + 1),
+        )
+        return replace(solution, operator=coupling)
+
+    def _disturbed(self, coupling: PreparedOperator, seeds: Tensor | None) -> Operator:
+        """The map as training disturbs it."""
+        if not self.training or self.disturbance is None:
+            return coupling
+        return DisturbedOperator(coupling, self.disturbance, seeds)
 
     def _stop_when(self, rule: Anytime, masks: Mapping[str, Tensor]) -> StopRule:
-        return rule.reader(partial(self.read_answers, masks=masks), self.head_kind)
+        return rule.reader(partial(self.read_answers, masks=masks), self.head_kind, CHOICES.get())
+
+    @contextmanager
+    def _among(self, choices: int) -> Iterator[None]:
+        if self.anytime is None or torch.compiler.is_compiling():
+            yield
+            return
+        before = CHOICES.set(choices)
+        try:
+            yield
+        finally:
+            CHOICES.reset(before)
 
     def _supervised_steps(self) -> range:
         """The steps before the last whose states are answered with, too."""

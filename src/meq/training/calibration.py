@@ -22,8 +22,9 @@ from meq.core.state import State
 from meq.data.contract import DataSet
 from meq.data.metrics import MICRO_F1
 from meq.encoders.contract import Progress
-from meq.models.anytime import RULES, SCORES, Answering, Anytime, largest_residual
+from meq.models.anytime import RULES, SCORES, Answering, Anytime, answers_among, largest_residual
 from meq.models.base import FusionModel
+from meq.models.heads import by_example
 from meq.models.iterated import IteratedModel
 from meq.options import checked_options, nearest, real_number, whole_number
 from meq.training.predictions import BATCH_SIZE, answer_batch, batched, labelled
@@ -224,7 +225,7 @@ class _Walk(Anytime):
 
     kept: list[tuple[Tensor, Tensor | None]] = field(default_factory=list, kw_only=True)
 
-    def reader(self, answering: Answering, head: str) -> StopRule:
+    def reader(self, answering: Answering, head: str, choices: int = 1) -> StopRule:
         return _Notes(answering, self.kept)
 
 
@@ -273,10 +274,12 @@ def _walk_batch(model: IteratedModel, part: Any, data: DataSet, most: int, rules
     assert solution is not None
     assert output.logits is not None
     real = output.answered
-    logits = [each for each, _ in walk.kept]
+    choices = output.logits.shape[1] if head == "choices" else 1
+    logits = [answers_among(each, head, choices) for each, _ in walk.kept]
     logits += [output.logits] * (most + 1 - len(logits))  # the last one; more where all samples had settled before
     before = [None, *logits[:-1]]
-    residuals = torch.stack([largest_residual(_at(solution.residuals, k)) for k in range(most)])
+    kept = {name: _held(rows, solution.steps) for name, rows in solution.residuals.items()}
+    residuals = torch.stack([largest_residual(_at(kept, k), choices) for k in range(most)])
     scores = {"residual": torch.cat([residuals, torch.full_like(residuals[:1], torch.nan)])}
     for rule in rules:
         if rule != "residual":
@@ -284,12 +287,20 @@ def _walk_batch(model: IteratedModel, part: Any, data: DataSet, most: int, rules
                 [SCORES[rule](now, then, head, real) for now, then in zip(logits, before, strict=True)]
             )
     rested = torch.where(solution.stop_codes == Stop.BUDGET.code, most, solution.steps)
+    rested = by_example(rested, choices).amax(1)  # an example goes on while one of its choices does
     quality = torch.stack([answer_quality(each, batch.target, head, data.metric.name, real) for each in logits])
     asked = ~quality.isnan().any(0)  # an example none of whose tokens is asked says nothing
     return Walked(
         ids=batch.ids, scores={rule: each.double().cpu() for rule, each in scores.items()},
         quality=quality.double().cpu(), rested=rested.cpu(),
     ).rows(asked.cpu())  # fmt: skip
+
+
+def _held(residuals: Float[Tensor, "M R"], steps: Int[Tensor, " R"]) -> Float[Tensor, "M R"]:
+    """Those of a row that has come to rest stay what they were there: that is what a rule sees of a choice that waits
+    for the others."""
+    own = torch.arange(len(residuals), device=steps.device)[:, None].minimum(steps)
+    return residuals.gather(0, own)
 
 
 def _at(residuals: Mapping[str, Tensor], k: int) -> State:

@@ -60,7 +60,8 @@ class TrainConfig:
     radius_samples: int = 2
     """How many of them the spectral radius is measured on; 0 for none."""
     depth: str = field(default="fixed", metadata=SINCE)
-    """How deep updates go: fixed (the model's K), uniform(2, 8), poisson(8), settle(2, 8, free=40, tracked=4)."""
+    """How deep updates go: fixed (the model's K), uniform(2, 8), poisson(8), settle(2, 8, free=40, tracked=4).
+    uniform(2, 8, per_sample=True) and poisson(8, per_sample=True) draw a depth for every sample."""
     random_start: float = field(default=0.0, metadata=SINCE)
     """Share of samples that start from random states while training."""
     path_noise: float = field(default=0.0, metadata=SINCE)
@@ -71,6 +72,8 @@ class TrainConfig:
     """Weight of a supervised step, relative to the one after it."""
     average: float = field(default=0.0, metadata=SINCE)
     """Decay of a moving average of the weights, such as 0.999, which is then scored and kept; 0 for none."""
+    scale_inputs: float = field(default=0.0, metadata=SINCE)
+    """Scale the first layers before training, so that what they give has this root mean square; 0 leaves them alone."""
     trackers: tuple[str, ...] = ()
     """Experiment tracker that Accelerate knows by name: tensorboard, wandb, mlflow, trackio; repeatable."""
 
@@ -82,6 +85,7 @@ class TrainConfig:
         object.__setattr__(self, "depth", str(parse_depth(self.depth)))
         for name, wanted in (("random_start", "is a share, from 0 to 1"), ("path_noise", "must be 0 or positive")):
             real_number(name, getattr(self, name), wanted=wanted, low=0.0, high=1 + 1e-9 if "share" in wanted else 1e9)
+        real_number("scale_inputs", self.scale_inputs, wanted="must be 0 or positive", low=0.0, high=1e9)
         real_number("average", self.average, wanted="must lie in [0, 1)", low=0.0, high=1.0)
         real_number("supervise_decay", self.supervise_decay, wanted="must lie in [0, 1]", low=0.0, high=1 + 1e-9)
         _check_whole("seed", self.seed, least=-(2**63))
@@ -130,6 +134,10 @@ def check_depth(model: FusionModel, config: TrainConfig) -> None:
         raise ValueError(
             f"path_noise cannot go with the backward {backward!r}, which computes steps again with other noise: use "
             "unrolled or phantom"
+        )
+    if config.supervise != 1 and parse_depth(config.depth).per_sample:
+        raise ValueError(
+            "supervise cannot go with a depth per sample: the last steps of one are not those of another; leave it at 1"
         )
     if config.supervise != 1 and backward == "Implicit":
         raise ValueError("supervise cannot go with the backward 'Implicit', which has no gradients of earlier steps")

@@ -6,7 +6,8 @@ read at depths it cannot foresee, or long after it could have been done, learns 
     TrainConfig(depth="settle(2, 8, free=40, tracked=4)")
 
 A depth is written as its name with its numbers, on the command line as in Python. What an update draws depends on the
-seed and the step alone, so that a resumed run and one of several processes draw the same.
+seed and the step alone, so that a resumed run and one of several processes draw the same. With per_sample=True every
+sample of an update has a depth of its own, which depends on its id besides.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import ast
 import math
 import random
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
-from typing import ClassVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
-from meq.options import nearest, real_number, whole_number
+from meq.options import nearest, real_number, switch, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +37,18 @@ class Depth(ABC):
     """A distribution of depths."""
 
     name: ClassVar[str]
+    per_sample = False
+    """Whether every sample of an update has a depth of its own."""
 
     @abstractmethod
     def draw(self, random_numbers: random.Random) -> DepthDraw | None:
-        """The depth of one update; None for the model's own K and its own way of taking gradients."""
+        """The depth of one update, or of one sample; None for the model's own K and its own way of taking gradients."""
 
     def __str__(self) -> str:
         """As `parse_depth` reads it."""
         values = [(each.name, getattr(self, each.name)) for each in fields(self)]
+        # left out where it is not set, so that runs of older versions are resumed
+        values = [(name, value) for name, value in values if (name, value) != ("per_sample", False)]
         return f"{self.name}({', '.join(f'{name}={value}' for name, value in values)})" if values else self.name
 
 
@@ -63,10 +68,12 @@ class Uniform(Depth):
 
     low: int
     high: int
+    per_sample: bool = field(default=False, kw_only=True)
     name = "uniform"
 
     def __post_init__(self) -> None:
         _check_range(self.name, self.low, self.high)
+        switch("uniform: per_sample", self.per_sample)
 
     def draw(self, random_numbers: random.Random) -> DepthDraw:
         steps = random_numbers.randint(self.low, self.high)
@@ -84,12 +91,14 @@ class Poisson(Depth):
     spread: float = 0.5
     """Standard deviation of log rate."""
     tracked: int = 8
+    per_sample: bool = field(default=False, kw_only=True)
     name = "poisson"
 
     def __post_init__(self) -> None:
         real_number("poisson: mean", self.mean, wanted="must be greater than 1", low=1 + 1e-9)
         real_number("poisson: spread", self.spread, wanted="must be 0 or a positive number", low=0.0)
         whole_number("poisson: tracked", self.tracked)
+        switch("poisson: per_sample", self.per_sample)
 
     def draw(self, random_numbers: random.Random) -> DepthDraw:
         # E[rate] = mean - 1
@@ -146,26 +155,32 @@ def parse_depth(text: str | Depth) -> Depth:
     if name.id not in DEPTHS:
         raise ValueError(f"there is no depth {name.id!r}: {nearest(name.id, DEPTHS)}")
     kind = DEPTHS[name.id]
-    known = [each.name for each in fields(kind)]
+    known, numbers = ([each.name for each in fields(kind) if not (each.kw_only and only)] for only in (False, True))
     arguments = [] if call is None else call.args
-    if len(arguments) > len(known):
-        raise ValueError(f"depth {name.id!r} takes {', '.join(known) or 'no numbers'}, got {text!r:.80}")
-    given = dict(zip(known, arguments, strict=False))
+    if len(arguments) > len(numbers):
+        raise ValueError(f"depth {name.id!r} takes {', '.join(numbers) or 'no numbers'}, got {text!r:.80}")
+    given = dict(zip(numbers, arguments, strict=False))
     for keyword in [] if call is None else call.keywords:
         if keyword.arg not in known:
             raise ValueError(f"depth {name.id!r} has no option {keyword.arg!r}: {nearest(str(keyword.arg), known)}")
         given[keyword.arg] = keyword.value
-    values = {}
-    for option, node in given.items():
-        value = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"depth {name.id!r}: {option} must be a number, got {ast.unparse(node)!r:.40}")
-        values[option] = value
+    values = {option: _value(f"depth {name.id!r}: {option}", node, option in numbers) for option, node in given.items()}
     try:
         return kind(**values)
     except TypeError as error:
         missing = [each for each in ("low", "high", "mean") if each in known and each not in values]
         raise ValueError(f"depth {name.id!r} needs {' and '.join(missing)}, as in 'uniform(2, 8)'") from error
+
+
+def _value(label: str, node: ast.expr, number: bool) -> Any:
+    """What stands in the text: a number, or True or False, which are written in small letters by now."""
+    if not number and isinstance(node, ast.Name) and node.id in ("true", "false"):
+        return node.id == "true"
+    value = node.value if isinstance(node, ast.Constant) else None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not number:
+        wanted = "a number" if number else "True or False"
+        raise ValueError(f"{label} must be {wanted}, got {ast.unparse(node)!r:.40}")
+    return value
 
 
 def _check_range(name: str, low: int, high: int) -> None:

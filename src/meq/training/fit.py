@@ -61,6 +61,7 @@ from meq.training.updates import (
     examples_per_update,
     make_optimiser,
     sample_seeds,
+    scale_inputs,
     update_batches,
 )
 
@@ -118,6 +119,8 @@ class Training:
             project_dir=self.folder / "tracking",
         )
         self.main = self.accelerator.is_main_process
+        if config.scale_inputs:
+            scale_inputs(model, data, config)  # a resumed run reads its weights afterwards
         optimiser = make_optimiser(model, config.learning_rate, config.weight_decay)
         self.wrapped, self.optimiser = self.accelerator.prepare(model, optimiser)
         self.model: FusionModel = self.accelerator.unwrap_model(self.wrapped)
@@ -234,7 +237,7 @@ class Training:
             waiting = nullcontext() if batch is micro_batches[-1] else self.accelerator.no_sync(self.wrapped)
             with waiting, self.accelerator.autocast():
                 seeds = sample_seeds(self.config.seed, step, batch.ids)
-                with drawn_depth(self.model, self.config, step):
+                with drawn_depth(self.model, self.config, step, batch.ids):
                     output = self.wrapped(batch.features, batch.masks, seeds=seeds)
                 loss = self.objective(self.model, output, batch.target, seeds=seeds)
                 self._refuse_non_finite(loss.total, loss, batch)
@@ -305,13 +308,13 @@ class Training:
         if vitals is None:
             return
         self.progress.vitals.append(asdict(vitals))
+        least = {"gate": vitals.gate, "cross_self": vitals.cross_self}
         self.bar.update(
             self.progress.step,
             self.progress.epoch,
             jacobian=vitals.jacobian_norm,
             residual=vitals.residual,
-            gate=min(vitals.gate.values(), default=float("nan")),
-            cross_self=min(vitals.cross_self.values(), default=float("nan")),
+            **{name: min(values.values()) for name, values in least.items() if values},  # not every model has a gate
             radius=vitals.radius,
         )
         for alarm in raised([Vitals(**each) for each in self.progress.vitals]):

@@ -17,14 +17,18 @@ import torch
 from accelerate import Accelerator
 from jaxtyping import Int
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from meq.core.backward import Phantom
+from meq.core.operator import held_still
 from meq.data.contract import Batch, DataSet
 from meq.models.base import FusionModel
+from meq.models.blocks import Injection
 from meq.models.iterated import Disturbance, IteratedModel
+from meq.models.plan import DepthPlan
 from meq.options import nearest
 from meq.training.config import DECAYS, TrainConfig
-from meq.training.depth import parse_depth
+from meq.training.depth import Depth, parse_depth
 
 
 def seed_everything(seed: int) -> None:
@@ -51,16 +55,22 @@ def _hash(*parts: object) -> int:
 
 
 @contextmanager
-def drawn_depth(model: FusionModel, config: TrainConfig, step: int) -> Iterator[None]:
-    """Within it, a model that iterates is run as deep as this update draws, and disturbed as the recipe says."""
+def drawn_depth(model: FusionModel, config: TrainConfig, step: int, ids: Sequence[str] = ()) -> Iterator[None]:
+    """Within it, a model that iterates is run as deep as this update draws, and disturbed as the recipe says.
+
+    `ids` are the samples of the batch: some depths are drawn for each of them.
+    """
     if not isinstance(model, IteratedModel):
         yield
         return
-    draw = parse_depth(config.depth).draw(random.Random(_hash(config.seed, step, "depth")))
+    depth = parse_depth(config.depth)
+    draw = None if depth.per_sample else depth.draw(random.Random(_hash(config.seed, step, "depth")))
     if config.random_start or config.path_noise:
         model.disturbance = Disturbance(start=config.random_start, noise=config.path_noise)
     model.supervised = config.supervise
     try:
+        if depth.per_sample:
+            model.plan = depth_plan(depth, config.seed, step, ids)
         if draw is None:
             yield
             return
@@ -69,7 +79,54 @@ def drawn_depth(model: FusionModel, config: TrainConfig, step: int) -> Iterator[
         with model.run_as(steps=draw.steps, tol=0.0, backward=backward):
             yield
     finally:
-        model.disturbance, model.supervised = None, 1
+        model.disturbance, model.supervised, model.plan = None, 1, None
+
+
+def depth_plan(depth: Depth, seed: int, step: int, ids: Sequence[str]) -> DepthPlan:
+    """A depth for each sample, by its id: the same whoever shares the batch, and on however many processes."""
+    drawn = [depth.draw(random.Random(_hash(seed, step, "depth", name))) for name in ids]
+    known = [each for each in drawn if each is not None]
+    return DepthPlan(
+        steps=torch.tensor([each.steps for each in known]), tracked=torch.tensor([each.tracked for each in known])
+    )
+
+
+SEEN_FIRST = 256
+"""How many examples the size of what the first layers give is measured on."""
+
+
+def scale_inputs(model: FusionModel, data: DataSet, config: TrainConfig) -> None:
+    """Scale the first layers so that what they give has the root mean square that the recipe asks for.
+
+    Weights are drawn for features that are dense. Of sparse or wide ones little comes through: states of length one
+    drown it, and training takes long to find it. Measured on the first examples that training sees, padding left out.
+    """
+    some = epoch_order(config.seed, 0, len(data.splits["train"]))[:SEEN_FIRST]
+    batch = data.collate([data.splits["train"][row] for row in some]).to(next(model.parameters()).device)
+    waiting: dict[nn.Module, RemovableHandle] = {}
+
+    def scale(layer: nn.Module, given: tuple[Tensor], made: Tensor) -> Tensor:
+        waiting.pop(layer).remove()
+        assert isinstance(layer, nn.Linear)
+        real = given[0].any(-1)  # padding is zero, and so is the mean of a sample that lacks the modality
+        size = (made - layer.bias)[real].square().mean().sqrt()
+        if size > 0:  # also false for NaN, where nothing was real
+            layer.weight.mul_(config.scale_inputs / size)
+        return layer(*given)
+
+    layers = [module.project for module in model.modules() if isinstance(module, Injection)]
+    if not layers:
+        raise ValueError(
+            f"scale_inputs scales the first layers that meq makes, and {type(model).__name__} has others in "
+            "all places: leave it out"
+        )
+    waiting |= {layer: layer.register_forward_hook(scale) for layer in layers}
+    try:
+        with torch.no_grad(), held_still(model):
+            model(batch.features, batch.masks)
+    finally:
+        for handle in waiting.values():  # of layers that were not called
+            handle.remove()
 
 
 def average_weights(model: nn.Module, optimiser: torch.optim.Optimizer, decay: float, step: int) -> None:
