@@ -11,6 +11,8 @@ from pathlib import Path
 # of what the tests start, too: threads that spin while other tests have the cores are many times slower than none
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# some virtual machines announce matrix tiles and forbid them: products in bfloat16 would end in an illegal instruction
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
 import jaxtyping
 import pytest

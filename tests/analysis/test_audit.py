@@ -165,6 +165,23 @@ def test_answers_per_token_count_the_tokens_that_are_asked() -> None:
     assert f"60 samples, {asked} tokens asked" in str(found)
 
 
+def test_a_token_is_known_to_be_wrong_by_its_own_residual() -> None:
+    """v(K) = (1 - 2 left) x with left = (1 - rate)^K, so that a token's residual is 2 rate left / |1 - 2 left|."""
+    batches = problems(60, tokens=5, size=30)
+    found = audit_model(Toy(Approach(), head="tokens"), batches)
+    left = [(1 - batch.features["rate"][..., 0]) ** READ for batch in batches]
+    residuals = [
+        batch.features["rate"][..., 0] * 2 * rest / (1 - 2 * rest).abs()
+        for batch, rest in zip(batches, left, strict=True)
+    ]
+    asked = [batch.target >= 0 for batch in batches]
+    wrong = torch.cat([(rest > 0.5)[mask] for rest, mask in zip(left, asked, strict=True)])
+    score = torch.cat([each[mask] for each, mask in zip(residuals, asked, strict=True)])
+    pairs = (score[wrong][:, None] > score[~wrong]).double().mean()
+    assert found.auroc.value == pytest.approx(float(pairs), abs=1e-9)
+    assert "AUROC of a token's own residual at K" in str(found)
+
+
 def test_tokens_of_one_sample_are_no_strangers_so_their_interval_is_wider() -> None:
     values = torch.rand(40, generator=torch.Generator().manual_seed(0)).round().repeat_interleave(10).double()
     together = estimate(values, 0, torch.arange(40).repeat_interleave(10))

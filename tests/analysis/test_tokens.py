@@ -152,6 +152,25 @@ def test_effects_of_modalities_add_up_to_the_mean_sureness_above_chance(model: m
     torch.testing.assert_close(torch.stack([*effects.values()]).sum(0), whole - 1 / 3)
 
 
+def test_residuals_of_tokens_make_up_that_of_the_sample_and_padding_has_none(model: meq.MutualEquilibrium) -> None:
+    given = batch(3, 4, 0)
+    case = open_case(model, given.features, given.masks)
+    state = case.solution.state
+    found = case.token_residuals(state)
+    assert found.isnan().tolist() == (~case.answered).tolist()
+    text = found[:, :4].nan_to_num(0.0)  # text answers before the picture
+    sizes = state["text"].norm(dim=-1).masked_fill(~given.masks["text"], 0)
+    whole = (text * sizes).norm(dim=1) / sizes.norm(dim=1)
+    torch.testing.assert_close(whole, case.solution.final_residual["text"])
+
+
+def test_effects_on_one_token_add_up_to_its_own_sureness_above_chance(model: meq.MutualEquilibrium) -> None:
+    given, token = batch(3, 4, 0), torch.tensor([0, 3, 5])
+    effects = modality_effects(model, given.features, given.masks, token=token)
+    chances = model(given.features, given.masks).logits.softmax(-1).amax(-1)
+    torch.testing.assert_close(torch.stack([*effects.values()]).sum(0), chances.gather(1, token[:, None])[:, 0] - 1 / 3)
+
+
 def test_maps_of_tokens_are_put_to_the_deletion_test(model: meq.MutualEquilibrium) -> None:
     found = measure_faithfulness(model, [batch(4, 4, 0), batch(3, 3, 1)], method="gradient")
     assert found.gain.keys() == {"image", "text"}

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 import typer
-from explained_run import explainer, run_folder, small_scenes
+from explained_run import STEPS, explainer, run_folder, small_scenes, trained_run
 from PIL import Image
 from typer.testing import CliRunner
 
+import meq
 from meq.cli.understand import explain
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -59,6 +61,24 @@ def test_another_text_is_compared_and_json_holds_the_numbers(
     assert all((tmp_path / file).is_file() for file in found["files"])
 
 
+def test_the_answer_of_a_token_is_explained_if_it_is_asked_for(
+    picture: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    task = dataclasses.replace(trained_run().task, head="tokens")
+    model = meq.MutualEquilibrium(task.widths, 3, dim=8, heads=2, steps=STEPS, head_width=8, head="tokens").eval()
+    answering = dataclasses.replace(trained_run(), model=model, task=task)
+    monkeypatch.setattr("meq.runs.load.load_run", lambda _: answering)
+    monkeypatch.setattr("meq.viz.animation.draw_explanation", lambda *_, **__: [])
+    always = (picture, "there is a red thing", "--model", "tokens", "--out", tmp_path / "drawn", "--steps", "2")
+    for token in ("image:4", "text:2"):
+        code, output, errors = run(*always, "--token", token, "--json")
+        assert code == 0, errors
+        assert json.loads(output)["token"] == token.replace(":", " ")
+    code, _, errors = run(*always, "--token", "text:99")
+    assert code == 1
+    assert "cannot be 'text:99': of the tokens of 'text', example 'scene.png' has 5" in errors
+
+
 def test_what_is_wrong_is_one_sentence_and_nothing_is_written(picture: Path, tmp_path: Path) -> None:
     out = tmp_path / "drawn"
     note = tmp_path / "note.png"
@@ -68,6 +88,7 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_written(picture: Path, tmp
         "did you mean 'rollout'": (picture, "a text", *always, "--method", "rolout"),
         "the picture is missing": (tmp_path / "nowhere.png", "a text", *always),
         "not a readable picture": (note, "a text", *always),
+        "the tokens of this run do not answer": (picture, "a text", *always, "--token", "image:4"),
         "did you mean 'webp'": (picture, "a text", *always, "--animation", "web"),
         "is not the folder of a trained run": (picture, "a text", "--model", tmp_path, "--out", out),
     }

@@ -140,12 +140,14 @@ SMALL_RUN = ["--epochs", "1", "--dim", "8", "--heads", "2", "--steps", "2", "--b
 def test_a_run_is_trained_with_options_of_every_part(tmp_path: Path) -> None:
     options = ["--solver", "anderson", "--backward", "phantom", "--weight-decay", "0.5", "--warmup", "0.25"]
     options += ["--decay", "linear", "--clip", "2", "--monitor-samples", "4", "--radius-samples", "0"]
+    options += ["--scale-inputs", "2"]
     for setting in ("model.hidden=12", "solver.history=2", "backward.steps=1", "jacobian_range.low=0.1", "seed=3"):
         options += ["--set", setting]
     result = CliRunner().invoke(app, ["train", "statements", "--out", str(tmp_path / "run"), *SMALL_RUN, *options])
     assert result.exit_code == 0, result.output
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     assert {"weight_decay": 0.5, "warmup": 0.25, "decay": "linear", "clip": 2.0}.items() <= record["config"].items()
+    assert record["config"]["scale_inputs"] == 2.0
     model = json.loads((tmp_path / "run" / "model" / "config.json").read_text())["options"]
     assert model["hidden"] == 12
     assert model["solver"]["name"] == "Anderson"
@@ -167,6 +169,7 @@ def test_a_run_is_trained_with_options_of_every_part(tmp_path: Path) -> None:
         (["--set", "model.hidden=wide"], "the option 'hidden' of the arm 'meq' must be a whole number, or null"),
         (["--set", "jacobian_range.low=wide"], "the option 'low' of the penalty 'jacobian-range' must be a number"),
         (["--arm", "concat", "--set", "jacobian_range.low=0.1"], "does not iterate, so it has no penalties"),
+        (["--scale-inputs", "-1"], "--scale-inputs must be 0 or positive, got -1.0"),
         (["--decay", "cosin"], "--decay cannot be 'cosin': did you mean 'cosine'?"),
     ],
 )

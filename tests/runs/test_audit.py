@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 
 import meq
 from meq.cli import app
+from meq.data.duels import relay
 from meq.data.request import DataRequest
 from meq.runs import TrainedRun, load_run, train_on
 from meq.runs.audit import AuditOptions, _batches
@@ -132,6 +134,20 @@ def test_depths_of_tokens_stand_where_their_answers_do() -> None:
         places = torch.arange(batch.target.shape[1]).expand_as(batch.target)
         asked = batch.target >= 0
         assert torch.equal(batch.difficulty[asked], places[asked])
+
+
+@pytest.mark.parametrize("ask", ["all", "one"])
+def test_generated_trails_say_how_hard_their_tokens_or_their_questions_are(ask: Any) -> None:
+    data = relay(train=9, dev=9, test=9, deep_test=0, form="symbols", ask=ask)
+    examples = list(data.splits["dev"])
+    run = SimpleNamespace(model=token_model(), batch_size=9)
+    (batch,) = _batches(examples, data, run, ReadOptions())
+    assert batch.difficulty.shape == batch.target.shape
+    if ask == "all":
+        said = [[depth for name in data.answering for depth in each.facts["token_depths"][name]] for each in examples]
+        assert batch.difficulty.tolist() == said
+    else:
+        assert batch.difficulty.tolist() == [each.facts["depth"] for each in examples]
 
 
 def test_the_name_is_imported_when_it_is_used() -> None:

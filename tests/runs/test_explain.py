@@ -4,6 +4,7 @@ import dataclasses
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -216,6 +217,18 @@ def test_multiple_choice_shows_the_choice_that_was_taken() -> None:
         run, [dataclasses.replace(example, content={"image": RED, "text": (chosen,)})], encoders=explainer().encoders
     )
     torch.testing.assert_close(found.residuals["text"], alone.residuals["text"])
+
+
+def test_multiple_choice_is_read_where_the_rule_stops_the_whole_example() -> None:
+    run = with_model(fresh(1, "choices"), head="choices", labels=())
+    rule = SimpleNamespace(stopping=SimpleNamespace(anytime=meq.Anytime("agreement", patience=2, least=3, most=6)))
+    ruled = dataclasses.replace(run, calibration=rule)  # type: ignore[arg-type]
+    texts = ("a red thing", "there is a blue star in it", "no")
+    examples = [Example(id=str(row), content={"image": RED, "text": texts}, target=None) for row in range(2)]
+    found = Explainer(ruled, encoders=explainer().encoders, by_rule=True)(examples, steps=[STEPS])
+    assert [each.read for each in found] == [3, 3]
+    answers = ruled.predict(examples, encoders=explainer().encoders)
+    assert [(each.answer, each.read) for each in found] == [(each.answer, each.steps) for each in answers]
 
 
 def test_a_regression_has_numbers_for_answers() -> None:

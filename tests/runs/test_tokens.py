@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 import torch
+from golden.page_text import page_text
 from training.token_set import LABELS, token_data, train_tokens
 
 import meq
@@ -16,10 +19,20 @@ from meq.data import DATA_SETS, register_data_set
 from meq.data.contract import Example
 from meq.runs import TrainedRun, load_run
 from meq.runs.analyze import AnalysisOptions, analyze_run
-from meq.runs.evaluate import evaluate_run, how_chosen, notable_answers, score_answers
+from meq.runs.evaluate import (
+    asked_tokens,
+    confusion_table,
+    evaluate_run,
+    how_chosen,
+    notable_answers,
+    score_answers,
+    token_scores,
+)
 from meq.runs.explain import Explainer
 from meq.runs.predict import Answers
+from meq.runs.showcase import ShowcaseOptions, prepare_showcase
 from meq.training.predictions import Predictions, read_predictions
+from meq.viz.report.write import write_report
 
 NAME = "words that ask"
 
@@ -115,6 +128,42 @@ def test_the_least_sure_token_is_explained_unless_another_is_asked_for(run: Trai
         explainer([examples[0]], steps=[4], token=7)
 
 
+def test_a_token_is_asked_for_by_modality_and_number_whatever_the_padding(run: TrainedRun) -> None:
+    explainer = Explainer(run, encoders={})
+    short, long = token_data().splits["dev"][0], token_data().splits["dev"][2]
+    assert len(short.content["text"]) < len(long.content["text"])
+    for found, answer in zip(
+        explainer([short, long], steps=[4], token="text:1"), run.predict([short, long]), strict=True
+    ):
+        assert found.token == "text 1"
+        assert found.answer == answer.answer[1]
+        above = float(answer.probabilities[1].max()) - 1 / 3
+        assert sum(found.effects.values()) == pytest.approx(above, abs=1e-5), "shares are of this token's answer"
+    compared = explainer.contrast(long, {"image": torch.zeros(2, 4)}, steps=[4], token="text:3")
+    assert (compared.matched.token, compared.mismatched.token) == ("text 3", "text 3")
+
+
+@pytest.mark.parametrize(
+    ("token", "sentence"),
+    [
+        ("txt:1", "no tokens of 'txt' answer: did you mean 'text'"),
+        ("image:0", "no tokens of 'image' answer: Known: text"),
+        ("text:2", "of the tokens of 'text', example 'dev-0' has 2, counted from 0 to 1"),
+        ("text", "must be MODALITY:NUMBER, counted from 0, as in text:0; got 'text'"),
+        ("text:-1", "must be MODALITY:NUMBER"),
+    ],
+)
+def test_a_token_that_is_not_there_is_said_to_be_missing(run: TrainedRun, token: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        Explainer(run, encoders={})([token_data().splits["dev"][0]], steps=[4], token=token)
+
+
+def test_an_example_without_the_modality_has_none_of_its_tokens(run: TrainedRun) -> None:
+    only_picture = Example(id="p", content={"image": torch.randn(2, 4)}, target=None)
+    with pytest.raises(ValueError, match="of the tokens of 'text', example 'p' has none"):
+        Explainer(run, encoders={})([only_picture], steps=[4], token="text:0")
+
+
 def test_a_run_of_tokens_is_analyzed_and_audited(run: TrainedRun) -> None:
     options = AnalysisOptions(split="dev", samples=1, limit=24)
     found = analyze_run(run, options=options, keep=False)
@@ -127,6 +176,46 @@ def test_a_run_of_tokens_is_analyzed_and_audited(run: TrainedRun) -> None:
     assert audited.of == f"{NAME}, split dev"
     assert audited.samples == 24
     assert audited.answers == sum(int((example.target >= 0).sum()) for example in token_data().splits["dev"])
+
+
+def test_right_answers_are_counted_by_modality_and_of_whole_examples() -> None:
+    """Two picture tokens, then the words: of the first example one is not asked, the second has no picture."""
+    examples = [
+        Example(id="a", content={"image": torch.zeros(2, 4), "text": torch.zeros(2, 3)}, target=None),
+        Example(id="b", content={"text": torch.zeros(2, 3)}, target=None),
+    ]
+    data = replace(token_data(), splits={"dev": examples}, answering=("image", "text"))
+    said = torch.tensor([[0, 0, 1, 1], [1, 1, 0, 0]])
+    target = torch.tensor([[0, 1, -1, 1], [1, 1, -1, -1]])
+    predictions = Predictions(ids=["a", "b"], logits=torch.nn.functional.one_hot(said, 3).float(), target=target)
+    found = {each.of: (each.answers, each.accuracy) for each in token_scores(predictions, data, "dev")}
+    assert found == {"image": (2, 0.5), "text": (3, 1.0), "all tokens": (5, 0.8), "whole examples": (2, 0.5)}
+    table = confusion_table(score_answers(asked_tokens(predictions), "classes"), LABELS[:2], split="dev")
+    assert table.rows == (("red", 1, 0, 1.0), ("blue", 1, 3, 0.75))
+
+
+def test_a_report_counts_the_answers_of_tokens(
+    run: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which classes they take for which, from the files, and how many are right by modality, from the model."""
+    monkeypatch.setattr("meq.runs.showcase.IteratedModel", ())  # diagnosis and maps would take their time
+    tokens = {each.of: each for each in prepare_showcase(run.folder, into=tmp_path).tokens}
+    asked, scores = sum(int((each.target >= 0).sum()) for each in token_data().splits["test"]), run.record.metrics
+    assert (tokens["text"].answers, tokens["whole examples"].answers) == (asked, 9)
+    assert tokens["all tokens"].accuracy == pytest.approx(scores["test"]["token accuracy"])
+    assert tokens["whole examples"].accuracy == pytest.approx(scores["test"]["whole accuracy"])
+    page = page_text(write_report(run.folder, tmp_path / "run.html", looks=tmp_path))
+    assert "answers with one of 3 classes for every token" in page
+    assert "Right answers by modality on test" in page
+    assert "True class (rows) and answer (columns) on dev, over the tokens that are asked" in page
+
+
+def test_a_few_short_examples_are_recognised_as_those_of_training(
+    run: TrainedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meq.runs.showcase.IteratedModel", ())
+    found = prepare_showcase(run.folder, into=tmp_path, options=ShowcaseOptions(limit=2))
+    assert found.origin.same_data, "the longest text of the split is not among them"
 
 
 def test_an_example_is_as_right_as_all_its_tokens_and_as_sure_as_the_least_sure_of_them() -> None:

@@ -29,11 +29,10 @@ from meq.analysis.audit_findings import (
     check_residual,
     check_start,
 )
-from meq.analysis.sensitivity import RestartedOperator
 from meq.analysis.tables import join_samples, middle
 from meq.analysis.verdict import SAME_STATE
 from meq.analysis.walk import Case, Subject, answer, check_iterates, open_case
-from meq.core.operator import held_still
+from meq.core.operator import RestartedOperator, held_still
 from meq.core.state import State, per_sample, token_mask
 from meq.options import checked_options
 
@@ -57,7 +56,7 @@ def audit_model(model: Subject, batches: Iterable[Any], *, seed: int = 0, of: st
 
     A batch may say how hard its samples are, or its tokens, in a tensor `difficulty` (B, or B N); otherwise the loss
     after one step stands for it. Every sample takes every step, whatever the model's tolerance. With answers per token
-    each token that is asked counts, and has the residual of its sample. Multiple choice is refused.
+    each token that is asked counts, and its residual is its own. Multiple choice is refused.
     """
     check_auditable(model)
     depths = _Depths.of(model.steps)
@@ -123,6 +122,8 @@ class _Part:
     """The class, or the number, at every step from 0 to five times K; -1 or NaN where it is not finite."""
     residuals: Float[Tensor, "M R"]
     """The largest over modalities; infinite where the state has diverged."""
+    residual: Float[Tensor, " A"]
+    """At K, of each answer: that of its sample, or of its token."""
     stopped: Int[Tensor, " R"]
     returns: dict[tuple[str, int], _Return]
 
@@ -138,22 +139,33 @@ def _look(model: Subject, batch: Any, place: int, depths: _Depths, generator: to
     rows = [steps.index(k) for k in depths.marks]
     known = torch.stack([values[rows] for values in readings.residuals.values()])
     largest = known.nan_to_num(nan=-1.0).amax(0)
+    residuals = torch.where(largest < 0, math.inf, largest).double()
+    own = _walked(case, None, sorted({depths.read, depths.long}))
+    at_read = residuals[depths.marks.index(depths.read)]
+    if head == "tokens":
+        each = case.token_residuals(own[depths.read]).double().cpu().nan_to_num(nan=math.inf)
+        at_read = torch.where(at_read.isinf()[:, None], math.inf, each)  # of a diverged sample, which it has no more
     return _Part(
         owner=asked.nonzero()[:, 0],
         target=target[asked],
         difficulty=_difficulty(batch, asked, place),
         logits=logits[rows].double(),
         said=_said(logits[: depths.long + 1], head),
-        residuals=torch.where(largest < 0, math.inf, largest).double(),
+        residuals=residuals,
+        residual=at_read[asked],
         stopped=readings.stopped,
-        returns=_returns(case, depths, asked, generator),
+        returns=_returns(case, own, depths, asked, generator),
     )
 
 
-def _returns(case: Case, depths: _Depths, asked: Tensor, generator: torch.Generator) -> dict[tuple[str, int], _Return]:
-    """Every sample again, from the state that its neighbour in the batch ends in, and from random numbers."""
-    stops = sorted({depths.read, depths.long})
-    own, others = _walked(case, None, stops), {}
+def _returns(
+    case: Case, own: dict[int, State], depths: _Depths, asked: Tensor, generator: torch.Generator
+) -> dict[tuple[str, int], _Return]:
+    """Every sample again, from the state that its neighbour in the batch ends in, and from random numbers.
+
+    `own` are the states that it comes to by itself, at the steps that are compared.
+    """
+    stops, others = list(own), {}
     start, end = case.solution.operator.start(case.solution.inputs), own[depths.read]
     masks = case.solution.masks
     real = {name: token_mask(masks.get(name), z) for name, z in start.items()}
@@ -241,6 +253,7 @@ def _joined(parts: list[_Part]) -> _Part:
         logits=torch.cat([part.logits for part in parts], 1),
         said=torch.cat([part.said for part in parts], 1),
         residuals=torch.cat([part.residuals for part in parts], 1),
+        residual=torch.cat([part.residual for part in parts]),
         stopped=torch.cat([part.stopped for part in parts]),
         returns={key: join_samples([part.returns[key] for part in parts]) for key in parts[0].returns},
     )
@@ -275,7 +288,7 @@ def _judged(head: str, depths: _Depths, seen: _Part, *, seed: int, of: str) -> A
     )
     settling = _settling(seen, head, at[1], resample)
     errors = int((~right).sum())
-    auroc = resample.auroc(seen.residuals[at[depths.read]][seen.owner], ~right)
+    auroc = resample.auroc(seen.residual, ~right)
     return Audit(
         of=of,
         samples=samples,
@@ -295,7 +308,7 @@ def _judged(head: str, depths: _Depths, seen: _Part, *, seed: int, of: str) -> A
             check_start(gain, later_gain, read=depths.read, samples=samples),
             check_path(restarts, samples=samples),
             check_depth(settling, samples=samples),
-            check_residual(auroc, errors=errors, answers=answers, samples=samples),
+            check_residual(auroc, errors=errors, answers=answers, samples=samples, tokens=head == "tokens"),
             check_keeping(along, read=depths.read, samples=samples),
         ),
     )

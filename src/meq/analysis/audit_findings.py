@@ -134,7 +134,8 @@ class Audit:
     restarts: tuple[Restart, ...]
     settling: Settling
     auroc: Estimate
-    """Of the residual at K for "the answer is wrong"; NaN where all answers are right, or all wrong."""
+    """Of the residual at K, with answers per token that of the token alone, for "the answer is wrong"; NaN where all
+    answers are right, or all wrong."""
     checks: tuple[Check, ...]
 
     @property
@@ -265,9 +266,10 @@ def check_depth(settling: Settling, *, samples: int) -> Check:
     return Check(question=question, name=name, fault=fault, value=value, threshold=threshold, words=words)
 
 
-def check_residual(auroc: Estimate, *, errors: int, answers: int, samples: int) -> Check:
+def check_residual(auroc: Estimate, *, errors: int, answers: int, samples: int, tokens: bool = False) -> Check:
     question = "4. Does the residual tell which answers are wrong?"
-    words = f"AUROC of the residual at K for a wrong answer {auroc}; {errors} of {answers} answers are wrong"
+    whose = "a token's own residual" if tokens else "the residual"
+    words = f"AUROC of {whose} at K for a wrong answer {auroc}; {errors} of {answers} answers are wrong"
     fault = _below(auroc, INFORMS)
     if errors == 0 or errors == answers:
         share = "all" if errors else "none"

@@ -16,7 +16,7 @@ from meq.analysis.answers import Answers, measure_answers
 from meq.analysis.influence import SOLVED, total_influence
 from meq.analysis.jacobian import Blocks, block_statistics, cross_self_ratio, whole_statistic
 from meq.analysis.products import find_sources, jacobians, precision, reachable_tolerance, some_samples
-from meq.analysis.sensitivity import RestartedOperator, input_responses
+from meq.analysis.sensitivity import input_responses
 from meq.analysis.spectrum import radius_in_words, spectrum_of
 from meq.analysis.tables import number, spread, square_table, text_table
 from meq.analysis.verdict import (
@@ -30,6 +30,7 @@ from meq.analysis.verdict import (
     learned_finding,
     settles_finding,
 )
+from meq.core.operator import RestartedOperator
 from meq.core.solution import Solution, Stop
 from meq.core.solve import solve
 from meq.core.solvers import Damped

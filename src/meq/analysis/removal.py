@@ -177,15 +177,19 @@ def _curves(question: _Question, name: str, ranks: Float[Tensor, "B N"]) -> Floa
 
 
 def modality_effects(
-    model: Any, features: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None = None
+    model: Any,
+    features: Mapping[str, Tensor],
+    masks: Mapping[str, Tensor] | None = None,
+    *,
+    token: Int[Tensor, " B"] | None = None,
 ) -> dict[str, Float[Tensor, " B"]]:
     """What each modality adds to the answer's probability, in fair shares; NaN where a sample lacks it.
 
     phi_m = sum over sets S without m of |S|! (n - |S| - 1)! / n! (v(S + m) - v(S)), with v(S) the probability of the
     answer to the whole sample when only the modalities of S are there, and chance when none is. The effects add up to
     the answer's probability above chance. For a number v is minus the distance to the whole answer, and -|answer| when
-    nothing is there; of answers per token it is the mean over the tokens. A model that was trained without
-    modality dropout has never seen a modality missing.
+    nothing is there; of answers per token it is the mean over the tokens, or that of `token`, one of each sample,
+    counted as in the logits. A model that was trained without modality dropout has never seen a modality missing.
     """
     names = list(features)
     if len(names) > MOST_MODALITIES:
@@ -194,7 +198,7 @@ def modality_effects(
     with torch.no_grad(), held_still(model):
         output = model(features, masks)
         worth = {
-            chosen: _worth(model, features, dict(masks or {}), given, chosen, output)
+            chosen: _worth(model, features, dict(masks or {}), given, chosen, output, token)
             for size in range(len(names) + 1)
             for chosen in itertools.combinations(names, size)
         }
@@ -224,9 +228,11 @@ def _worth(
     given: Mapping[str, Tensor],
     chosen: tuple[str, ...],
     output: Any,
+    token: Int[Tensor, " B"] | None,
 ) -> Float[Tensor, " B"]:
     """v(S) per sample; where a sample has none of the chosen modalities, that of an answer to nothing."""
-    whole, answered = output.logits, getattr(output, "answered", None)
+    whole = _of_token(output.logits, token)
+    answered = getattr(output, "answered", None) if token is None else None
     if model.head_kind == "score":
         nothing = -whole[:, 0].abs().double().cpu()
     else:
@@ -238,5 +244,5 @@ def _worth(
     # a mask of nothing, but for samples that would be left without any modality
     real = {name: token_mask(masks.get(name), x) for name, x in features.items() if name not in chosen}
     hidden = {name: mask & ~per_sample(some, mask) for name, mask in real.items()}
-    logits = model(features, {**masks, **hidden}).logits
+    logits = _of_token(model(features, {**masks, **hidden}).logits, token)
     return sureness(logits, whole, model.head_kind, answered).where(some.cpu(), nothing)

@@ -15,7 +15,7 @@ from torch import Tensor
 from meq.analysis.jacobian import Blocks, pull_probes, random_signs, sizes_by_block
 from meq.analysis.products import Inverse, LinearMap, Matrix, find_sources, one_sample, reachable_tolerance
 from meq.analysis.tables import column, join_samples, middle, number, spread, square_table, text_table
-from meq.core.operator import Inputs, Operator
+from meq.core.operator import RestartedOperator
 from meq.core.solution import Solution, Stop
 from meq.core.solve import solve
 from meq.core.solvers import Anderson
@@ -181,17 +181,3 @@ class _Sample:
                 masks=dict(self.sample.masks),
             )
         return found.state, found.stop == [Stop.SETTLED]
-
-
-class RestartedOperator(Operator):
-    """The operator, starting from a given state."""
-
-    def __init__(self, operator: Any, state: State) -> None:
-        super().__init__()
-        self.operator, self.state = operator, state
-
-    def start(self, inputs: Inputs) -> State:
-        return dict(self.state)
-
-    def forward(self, state: State, inputs: Inputs) -> State:
-        return self.operator(state, inputs)

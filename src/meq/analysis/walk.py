@@ -14,11 +14,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from meq.core.backward import Backward, Unrolled
-from meq.core.solution import Solution, Stop, relative
+from meq.core.operator import evaluate
+from meq.core.solution import Solution, Stop, relative, residual
 from meq.core.solve import Trajectory, solve
 from meq.core.solvers import Solver
-from meq.core.state import State, large_norm
-from meq.models.heads import probabilities
+from meq.core.state import State, large_norm, token_mask
+from meq.models.heads import by_example, probabilities
 
 
 @runtime_checkable
@@ -100,7 +101,17 @@ class Case:
         logits = self.model.read(state, self.solution.masks)
         if self.token is not None:
             return of_token(logits, self.token)
-        return logits if self.choices is None else logits.unflatten(0, (-1, self.choices))[..., 0]
+        return logits if self.choices is None else by_example(logits, self.choices)[..., 0]
+
+    def token_residuals(self, state: State) -> Float[Tensor, "B N"]:
+        """|z - T(z)| / |z| of each token that answers, by itself, in the places of the logits; NaN for padding."""
+        image = evaluate(self.solution.operator, state, self.solution.inputs)
+        found = []
+        for name in getattr(self.model, "answering", None) or state:
+            z, real = state[name], token_mask(self.solution.masks.get(name), state[name])
+            rows = residual((image[name] - z).flatten(0, -2), z.flatten(0, -2), real.flatten())
+            found.append(rows.reshape(len(z), -1))
+        return torch.cat(found, dim=1)
 
     def of_token(self, token: int | Tensor | None) -> Case:
         """The case whose answer is that of one token per sample, counted as in the logits; as it is for other heads.

@@ -232,7 +232,8 @@ def _verification_text(folder: Path, found: Verification) -> str:
     return "\n".join([*lines, f"{verdict}; {checked}"]) + "\n"
 
 
-SHOWN = ("test-accuracy", "answers-by-kind", "steps-meq")
+SHOWN = ("depths", "by-depth-deep", "stopping-deep", "steps-by-depth-deep")
+DRAWN = ("staircase", "steps-by-depth", "trail")
 
 
 @command
@@ -241,41 +242,41 @@ def demo(
         "studies/demo"
     ),
 ) -> None:
-    """Train the equilibrium and two baselines of its size on generated pictures and statements; then report.
+    """Train the equilibrium and a cross-attention of its size to follow trails; read them deeper than in training.
 
     About five minutes on two cores. Nothing is downloaded.
     """
     console = Console()
     with resumable("the same command goes on from there"):
         require("matplotlib", "the report at the end")
-        from meq.data.request import open_data
         from meq.runs.analyze import AnalysisOptions, analyze_run
         from meq.runs.load import load_run
         from meq.runs.own_data import ReadOptions
         from meq.studies.recipes import make_study
         from meq.studies.runner import run_study
         from meq.studies.tables import tables_text
+        from meq.viz.figures import draw_figure
         from meq.viz.report import write_report
-        from meq.viz.sheet import save_sheet
 
         check_folder(out, "--out")
-        study = make_study("demo", "scenes", quick=True)
+        study = make_study("demo", quick=True)
         console.print(
-            f"Pictures of coloured shapes, some camouflaged, some covered, and statements that are true of them, false "
-            f"or open. Three answers, so chance is one third. {len(study.arms)} arms of the same size are trained, one "
-            "seed each, so that no comparison is made: that is what `meq study run main` is for.",
+            "Cards in a picture and rules in a text ask each other for a colour. A card or rule says a colour, or "
+            "names two of the other kind, and has the colour of the winner: green beats red, blue beats green, red "
+            "beats blue. The split `deep` has longer trails than any that training sees. "
+            f"{len(study.arms)} arms of the same size are trained, one seed each, so that no comparison is made: that "
+            "is what `meq study run duels` is for.",
             highlight=False,
         )
         run_study(study, out, console=Console(stderr=True))
-        drawn = out.with_name(f"{out.name}-scenes.png")
-        scenes = open_data("scenes")
-        save_sheet(scenes, list(scenes.splits["train"][:12]), drawn)
         run = out / run_place(study.reference, study.seeds[0])
         with Bars() as bars:
             options, reading = AnalysisOptions(split="test"), ReadOptions(progress=bars)
             found = analyze_run(load_run(run), options=options, reading=reading)
         with looked_at(out) as looks:
             report = write_report(out, looks=looks)
+        pictures = [file for name in DRAWN for file in draw_figure(out, name, out.with_name(f"{out.name}-pictures"))]
         print(tables_text(study, out, names=SHOWN))
         print(found.diagnosis)
-        print(f"\nthe data, drawn: {drawn}\nthe model: {run}\nthe report: {report.resolve()}\nnext: meq app {run}")
+        shown = "\n".join(f"  {file}" for file in pictures if file.suffix == ".png")
+        print(f"\npictures:\n{shown}\nthe model: {run}\nthe report: {report.resolve()}\nnext: meq app {run}")

@@ -42,6 +42,14 @@ def explain(
         str | None, typer.Option(help=f"Of heat maps and shades: {', '.join(METHODS)}; {METHODS[0]} where it fits.")
     ] = None,
     instead: Annotated[str | None, typer.Option(help="Another text, to compare with.")] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODALITY:NUMBER",
+            help="With answers per token: whose answer is explained, counted from 0, as in image:4; the one that is "
+            "least sure unless given.",
+        ),
+    ] = None,
     animation: Annotated[str, typer.Option(help="gif or webp.")] = "gif",
     image_encoder: ImageEncoder = None,
     text_encoder: TextEncoder = None,
@@ -70,9 +78,9 @@ def explain(
     example = explainer.pair(image, text)
     found: Explanation | Contrast
     if instead is None:
-        (found,) = explainer([example], steps=measured, method=method)
+        (found,) = explainer([example], steps=measured, method=method, token=token)
     else:
-        found = explainer.contrast(example, instead, steps=measured, method=method)
+        found = explainer.contrast(example, instead, steps=measured, method=method, token=token)
     files = draw_explanation(found, out, form=animation)
     _show_explanation(found, files, as_json=as_json)
 

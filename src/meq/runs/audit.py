@@ -104,7 +104,8 @@ def _first_labelled(data: DataSet) -> str:
 def _batches(
     examples: Sequence[Example], data: DataSet, run: TrainedRun, reading: ReadOptions
 ) -> Iterator[SimpleNamespace]:
-    fact = next((name for name in DIFFICULTIES if all(name in example.facts for example in examples)), None)
+    usable = DIFFICULTIES if data.answering else DIFFICULTIES[1:]  # where tokens do not answer, theirs says nothing
+    fact = next((name for name in usable if all(name in example.facts for example in examples)), None)
     device, done = next(run.model.parameters()).device, 0
     for part in batched(examples, run.batch_size):
         made = data.collate(part).to(device)
@@ -119,9 +120,14 @@ def _difficulty(examples: Sequence[Example], data: DataSet, fact: str) -> Tensor
     """A number per example, or per token in the places that their answers have."""
     if fact != DIFFICULTIES[0]:
         return torch.tensor([_number(example.id, example.facts, fact) for example in examples])
-    depths = [torch.as_tensor(example.facts[fact]).long() for example in examples]
+    depths = [torch.as_tensor(_in_a_row(example.facts[fact], data.answering)).long() for example in examples]
     placed = [replace(example, target=depth) for example, depth in zip(examples, depths, strict=True)]
     return data.collate(placed).target
+
+
+def _in_a_row(depths: Any, answering: Sequence[str]) -> Any:
+    """Depths by modality, as generated sets state them, one modality after the other; others as they are."""
+    return [each for name in answering for each in depths[name]] if isinstance(depths, Mapping) else depths
 
 
 def _number(name: str, facts: Mapping[str, Any], fact: str) -> float:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from meq.analysis.tables import text_table
 from meq.analysis.walk import of_token
-from meq.data.contract import DataSet
+from meq.data.contract import DataSet, Example, tensors_of
 from meq.encoders.contract import Progress
 from meq.errors import shown
 from meq.models.base import FusionModel, Output
@@ -302,8 +302,48 @@ def how_chosen(head: str, split: str, count: int = 3) -> str:
     )
 
 
+def asked_tokens(predictions: Predictions) -> Predictions:
+    """The tokens that are asked, each as an example of its own, for what is made for classes."""
+    asked = predictions.target >= 0
+    ids = [id_ for id_, row in zip(predictions.ids, asked, strict=True) for _ in range(int(row.sum()))]
+    return Predictions(ids=ids, logits=predictions.logits[asked], target=predictions.target[asked])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenScore:
+    """How many of the answers of one kind are right."""
+
+    of: str
+    answers: int
+    accuracy: float
+    """NaN where there are none."""
+
+
+def token_scores(predictions: Predictions, data: DataSet, split: str) -> tuple[TokenScore, ...]:
+    """The asked tokens of each modality, all of them, and whole examples, which one wrong token makes wrong."""
+    asked = predictions.target >= 0
+    right = (predictions.logits.argmax(-1) == predictions.target) & predictions.logits.isfinite().all(-1)
+    owner = torch.full(asked.shape, -1)
+    for row, example in enumerate(data.splits[split]):
+        counts = torch.tensor([_token_count(example, name) for name in data.answering])
+        owner[row, : int(counts.sum())] = torch.arange(len(counts)).repeat_interleave(counts)
+    kinds = {name: (asked & (owner == place)) for place, name in enumerate(data.answering)} | {"all tokens": asked}
+    found = {name: right[mask] for name, mask in kinds.items()}
+    found["whole examples"] = (right | ~asked).all(1)[asked.any(1)]
+    return tuple(
+        TokenScore(of=name, answers=len(each), accuracy=float(each.double().mean())) for name, each in found.items()
+    )
+
+
+def _token_count(example: Example, name: str) -> int:
+    return sum(len(x) if x.ndim > 1 else 1 for x in tensors_of(example.content.get(name)))
+
+
 def confusion_table(scored: ScoredAnswers, labels: Sequence[str], *, split: str) -> Table | None:
-    """True class by answer, or for many classes the most frequent mistakes; None where there are no classes."""
+    """True class by answer, or for many classes the most frequent mistakes; None where there are no classes.
+
+    Of answers per token, give those of `asked_tokens`.
+    """
     if scored.head not in ("classes", "ordinal"):
         return None
     pairs = Counter(zip(scored.truth.tolist(), scored.answer.tolist(), strict=True))

@@ -84,7 +84,7 @@ class Explainer:
         steps: Sequence[int] | None = None,
         method: str | None = None,
         label: str | None = None,
-        token: int | None = None,
+        token: int | str | None = None,
     ) -> list[Explanation]:
         """One explanation per example, in order; see `explain`."""
         if method is not None and method not in METHODS:
@@ -93,17 +93,23 @@ class Explainer:
         if label is not None and label not in self.run.labels:
             raise ValueError(f"there is no label {label!r}: {nearest(label, self.run.labels)}")
         target = "answer" if label is None else torch.full((len(examples),), self.run.labels.index(label))
+        named = self._named_token(token) if isinstance(token, str) else None
         parts = [self._encode(example) for example in examples]
         if not parts:
             return []
+        if named is not None:
+            _check_has_token(examples, parts, named)
         batch = self._batch(examples, parts)
         model: Any = self.run.model
+        places = token_places(model.answering, batch.features)
         reads = self._read_by_rule(batch) if self.by_rule else [self.read] * len(parts)
         last = max(chosen[-1], *reads)
         chosen = tuple(range(last + 1)) if steps is None else tuple(sorted({*chosen, *reads}))
         method = default_method(model, batch.features, batch.masks) if method is None else method
         with torch.no_grad(), held_still(model):
-            case = open_case(model, batch.features, batch.masks).of_token(token)
+            asked = places.index(named) if named is not None else token
+            assert not isinstance(asked, str)
+            case = open_case(model, batch.features, batch.masks).of_token(asked)
             readings = case.read_along(chosen)
         if self.by_rule and label is None:  # the answer that is explained is the one that is given
             target = torch.stack([readings.logits[chosen.index(k), row] for row, k in enumerate(reads)]).argmax(-1)
@@ -115,7 +121,8 @@ class Explainer:
                 f"{method!r} gives maps of the states {', '.join(found.maps)}, which are not modalities in this model: "
                 "use 'gradient' or 'gradient-x-input', which go back to the features"
             )
-        effects = modality_effects(model, batch.features, batch.masks)
+        whose = None if token is None else case.token
+        effects = modality_effects(model, batch.features, batch.masks, token=whose)
         evidence = self._evidence(method)
         explained = [
             replace(
@@ -127,7 +134,6 @@ class Explainer:
         ]
         if found.token is None:
             return explained
-        places = token_places(model.answering, batch.features)
         return [
             self._of_token(each, examples[row], parts[row], places[int(found.token[row])])
             for row, each in enumerate(explained)
@@ -140,20 +146,38 @@ class Explainer:
         *,
         steps: Sequence[int] | None = None,
         method: str | None = None,
+        token: int | str | None = None,
     ) -> Contrast:
         """The example beside itself with other content; a string takes the place of its text."""
         changes: dict[str, Content] = {self._only("text"): instead} if isinstance(instead, str) else dict(instead)
         other = replace(
             example, id=f"{example.id}, with other content", content={**example.content, **changes}, target=None
         )
-        matched, mismatched = self([example, other], steps=steps, method=method)
+        matched, mismatched = self([example, other], steps=steps, method=method, token=token)
         return Contrast(matched=matched, mismatched=mismatched, instead=changes)
 
     def _read_by_rule(self, batch: Batch) -> list[int]:
         model = self.run.model_read()
         with torch.no_grad(), held_still(model):
-            steps: list[int] = model(batch.features, batch.masks).solution.steps.tolist()
+            taken = model(batch.features, batch.masks).solution.steps
+        steps: list[int] = taken.reshape(len(batch.ids), -1).amax(1).tolist()  # a row per choice, where there are any
         return steps
+
+    def _named_token(self, token: str) -> tuple[str, int]:
+        """The modality and the place that MODALITY:NUMBER says."""
+        answering = self.run.model.answering
+        if self.run.task.head != "tokens":
+            raise ValueError(
+                f"`token` cannot be {token!r}: the tokens of this run do not answer, its examples do; leave it out"
+            )
+        name, colon, place = token.rpartition(":")
+        if not colon or not (place.isascii() and place.isdigit()):
+            raise ValueError(
+                f"`token` must be MODALITY:NUMBER, counted from 0, as in {answering[0]}:0; got {token!r:.80}"
+            )
+        if name not in answering:
+            raise ValueError(f"`token` cannot be {token!r}: no tokens of {name!r} answer: {nearest(name, answering)}")
+        return name, int(place)
 
     # -- before the model ----------------------------------------------------------------------------------------------
 
@@ -258,9 +282,7 @@ class Explainer:
         self, found: Explanation, example: Example, parts: Mapping[str, _Part], place: tuple[str, int]
     ) -> Explanation:
         """The explanation of one token's answer, with its name and its true class."""
-        counts = {
-            name: len(parts[name].tokens[0].features) if name in parts else 0 for name in self.run.model.answering
-        }
+        counts = {name: parts[name].count if name in parts else 0 for name in self.run.model.answering}
         before = sum(counts[name] for name in list(counts)[: list(counts).index(place[0])])
         asked = None if example.target is None or example.target.ndim != 1 else int(example.target[before + place[1]])
         return replace(found, token=f"{place[0]} {place[1]}", target=None if asked is None or asked < 0 else asked)
@@ -283,14 +305,14 @@ def explain(
     steps: Sequence[int] | None = None,
     method: str | None = None,
     label: str | None = None,
-    token: int | None = None,
+    token: int | str | None = None,
 ) -> list[Explanation]:
     """What a trained run makes of examples with raw content, at each of `steps` (0 to 2 K unless given; K always).
 
     `method` is a key of `meq.analysis.attribution.METHODS`, or None for its `default_method`. Maps are of the model's
-    own answer, the same at every step, or of `label`; with answers per token of that of `token`, counted over the
-    modalities that answer, or of the one that is least sure. Methods through the steps cost more the further they
-    go: ask for fewer steps of a large model.
+    own answer, the same at every step, or of `label`; with answers per token of that of `token`, or of the one that is
+    least sure. A token is "image:4", the fifth of the picture, or a number, counted over the modalities that answer
+    with their padding. Methods through the steps cost more the further they go: ask for fewer steps of a large model.
     """
     return Explainer(run, encoders=encoders)(examples, steps=steps, method=method, label=label, token=token)
 
@@ -304,6 +326,11 @@ class _Part:
     tokens: tuple[Tokens, ...]
     truncated: tuple[bool, ...]
     has_choices: bool
+
+    @property
+    def count(self) -> int:
+        """Tokens, of the first choice where there are several."""
+        return len(self.tokens[0].features)
 
     @property
     def features(self) -> Content:
@@ -331,6 +358,17 @@ class _Part:
             size=size,
             truncated=self.truncated[choice],
         )
+
+
+def _check_has_token(examples: Sequence[Example], parts: Sequence[Mapping[str, _Part]], named: tuple[str, int]) -> None:
+    name, place = named
+    for example, each in zip(examples, parts, strict=True):
+        count = each[name].count if name in each else 0
+        if place >= count:
+            has = f"{count}, counted from 0 to {count - 1}" if count else "none"
+            raise ValueError(
+                f"`token` cannot be '{name}:{place}': of the tokens of {name!r}, example {example.id!r} has {has}"
+            )
 
 
 def _chosen_steps(steps: Sequence[int] | None, read: int) -> tuple[int, ...]:

@@ -45,7 +45,7 @@ from meq.runs.analyze import (
     maps_of_split,
     no_progress,
 )
-from meq.runs.evaluate import ScoredAnswers, how_chosen, notable_answers, score_answers
+from meq.runs.evaluate import ScoredAnswers, TokenScore, how_chosen, notable_answers, score_answers, token_scores
 from meq.runs.explain import Explainer
 from meq.runs.explanation import Explanation
 from meq.runs.load import RunFiles, TrainedRun, load_run, open_run_files
@@ -128,6 +128,9 @@ class Showcase:
     eigenvalues: IterationSpectrum | None
     maps: Faithfulness | None
     """What the maps are worth; None where that was not tested."""
+    tokens: tuple[TokenScore, ...]
+    """With answers per token: how many are right, by modality; empty for other heads, and where features are not here.
+    Of the examples that were computed again."""
     missing: tuple[str, ...]
     """What could not be computed, why, and what to do about it."""
 
@@ -236,6 +239,7 @@ class _Builder:
         self.arm = arm_of(self.run)
         self.missing: list[str] = []
         self.reproduced: float | None = None
+        self.tokens: tuple[TokenScore, ...] = ()
 
     @contextmanager
     def trying(self, what: str, advice: str) -> Iterator[None]:
@@ -297,6 +301,7 @@ class _Builder:
             trajectory=trajectory,
             eigenvalues=eigenvalues,
             maps=maps,
+            tokens=self.tokens,
             missing=tuple(self.missing),
         )
 
@@ -321,9 +326,14 @@ class _Builder:
         if -1 in rows:
             return math.inf
         again = predict_split(self.run.model, data, self.split, batch_size=self.run.batch_size)
-        if not torch.equal(again.target, self.stored.target[rows].to(again.target)):
+        if self.run.task.head == "tokens":
+            self.tokens = token_scores(again, data, self.split)
+        logits, target = self.stored.logits[rows], self.stored.target[rows]
+        if self.run.task.head == "tokens":  # filled up to the longest of the whole split, and these to their own
+            logits, target = (x[:, : again.logits.shape[1]] for x in (logits, target))
+        if not torch.equal(again.target, target.to(again.target)):
             return math.inf
-        return float((again.logits - self.stored.logits[rows]).abs().nan_to_num(0.0).max())
+        return float((again.logits - logits).abs().nan_to_num(0.0).max())
 
     def _eigenvalues(self, solution: Solution) -> IterationSpectrum | None:
         finite = [row for row, stop in enumerate(solution.stop) if stop is not Stop.DIVERGED]
