@@ -121,11 +121,11 @@ def test_every_measure_can_be_taken_on_every_kind_of_data(
 ) -> None:
     """On `scenes`, every study with its measures is run in `test_laboratory.py`."""
     here = kinds[kind]
-    study = narrowed(make_study("demo", here.asked))
+    study = narrowed(make_study("main", here.asked))
     measures = {name: each for name, each in MEASURES.items() if name != "robustness" or kind not in FEATURES}
     arms = tuple(arm for arm in study.arms if arm.name in ("meq", "concat"))
     train = replace(study.train, batch_size=4, epochs=1)
-    study = replace(study, arms=arms, measures=measures, train=train, seeds=(0,))
+    study = replace(study, arms=arms, measures=measures, train=train, seeds=(0,), groups={})
     monkeypatch.setattr(runner, "prepare_data", lambda config, places: here.prepare(study))
     records = run_study(study, tmp_path / "study", console=Console(quiet=True))
     assert [record.error for record in records] == [None, None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,18 @@ def test_every_study_can_be_made_for_every_data_set_it_names(name: str, data: st
     study = make_study(name, data, quick=bool(quick))
     (tmp_path / "study.json").write_text(study_text(study))
     assert read_study(tmp_path) == study
+    for one, other in combinations(study.arms, 2):
+        assert replace(one, name=other.name) != other, f"{one.name} and {other.name} are the same"
+
+
+@pytest.mark.parametrize("data", ["duels", "relay"])
+def test_where_models_have_no_gate_studies_try_one_and_put_no_floor_under_it(data: str) -> None:
+    ablation, depth, safeguards = (make_study(name, data) for name in ("ablation", "depth", "safeguards"))
+    assert ablation.arm("gate").options["gate"] is True
+    assert depth.arm("settle-gate").options["gate"] is True
+    assert "gate-floor" not in [arm.name for arm in safeguards.arms]
+    gated = make_study("safeguards", "scenes").arm("gate-floor").options
+    assert gated.get("gate", True)
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -11,8 +11,8 @@ from studies.small import CONCAT, SMALL
 
 from meq.records import sha256
 from meq.runs.load import load_run
-from meq.studies import StudyError, read_record, records_of, run_study, verify
-from meq.studies.one_run import BORROWED, borrow_runs, read_borrowed
+from meq.studies import StudyError, make_study, read_record, records_of, run_study, verify
+from meq.studies.one_run import BORROWED, borrow_runs, read_borrowed, same_arm
 from meq.studies.study import DataConfig, MatchedSize, run_place
 
 QUIET = Console(quiet=True)
@@ -63,6 +63,31 @@ def test_a_run_that_was_made_in_another_way_is_not_taken(first: Path, tmp_path: 
     borrow_runs(replace(FIRST, train=replace(SHORT, epochs=2)), tmp_path, [first], QUIET)
     borrow_runs(replace(FIRST, seeds=(7,)), tmp_path, [first], QUIET)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_was_borrowed_before_keeps_the_name_of_where_it_was_made(first: Path, tmp_path: Path) -> None:
+    second, third = tmp_path / "second", tmp_path / "third"
+    few = replace(SECOND, seeds=(0,))
+    run_study(few, second, reuse=[first], console=QUIET)
+    run_study(replace(few, name="third"), third, reuse=[second], console=QUIET)
+    note = read_borrowed(third / run_place("mean-pooled", 0))
+    assert note is not None
+    assert (note.study, note.arm) == ("first", "concat")
+    assert verify(third).ok
+
+
+def test_the_first_rate_of_a_trial_of_rates_is_the_study_s_own_arm_and_no_other_is() -> None:
+    plain, trial = make_study("duels"), make_study("duels", rates=2)
+    for arm in plain.arms:
+        assert same_arm(trial, plain, arm.name, 42) == f"{arm.name}-rate-x1"
+    assert {same_arm(plain, trial, arm.name, 42) for arm in trial.arms} == {None, *(arm.name for arm in plain.arms)}
+    assert same_arm(trial, plain, "meq", 7) is None
+    wider = replace(trial, arms=tuple(replace(arm, options={**arm.options, "dim": 128}) for arm in trial.arms))
+    assert same_arm(wider, plain, "meq", 42) is None
+    other = tuple(
+        replace(arm, options={**arm.options, "dim": 128}) if arm.model == "meq" else arm for arm in trial.arms
+    )
+    assert same_arm(replace(trial, arms=other), plain, "concat", 42) is None, "it would be matched to another size"
 
 
 def test_what_has_begun_here_is_not_replaced(first: Path, tmp_path: Path) -> None:

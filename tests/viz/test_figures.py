@@ -160,6 +160,17 @@ def test_a_run_without_an_equilibrium_has_no_panels_of_one() -> None:
         training_curves(dataclasses.replace(SAMPLE, curves=()))
 
 
+def test_a_model_without_a_gate_has_a_panel_that_says_so() -> None:
+    vitals = tuple({**row, "gate": {}} for row in trained_run().record.vitals)
+    gates = training_curves(dataclasses.replace(trained_run().record, vitals=vitals)).axes[4]
+    assert gates.get_ylabel() == "mean gate"
+    assert [text.get_text() for text in gates.texts] == ["none"]
+    assert gates.get_legend() is None
+    with_gate = training_curves(trained_run().record).axes[4]
+    assert not with_gate.texts
+    assert with_gate.get_legend() is not None
+
+
 def test_influence_has_its_numbers_in_the_cells() -> None:
     figure = influence_map({"image": {"image": torch.tensor([1.0, 2, 9])}, "text": {"image": torch.tensor([0.25])}})
     assert {"2", "0.25", "image", "text"} <= set(words_of(figure))

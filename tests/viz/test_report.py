@@ -13,9 +13,11 @@ from jinja2 import UndefinedError
 from markupsafe import Markup
 from reports import (
     FEW,
+    ITERATED,
     LABELS,
     NASTY,
     SCRIPT,
+    TRAIN,
     UNSEEN,
     hostile_page,
     hostile_run,
@@ -24,6 +26,8 @@ from reports import (
     tiny_study,
 )
 
+from meq.data.request import DataRequest
+from meq.runs import train_on
 from meq.runs.evaluate import RIGHT, UNSURE, WRONG, confusion_table, notable_answers, score_answers
 from meq.runs.showcase import best_run, look_for_report, prepare_showcase, read_showcase, write_showcase
 from meq.studies import Predictions, StudyError, read_record, verify
@@ -234,6 +238,18 @@ def test_a_model_that_does_not_iterate_is_shown_with_examples_and_without_an_equ
     assert "a single pass that joins the pooled modalities" in page.text
     assert "The image of example" in str(page.tags)
     assert "Diagnosis" not in page.text
+
+
+def test_a_model_without_a_gate_is_shown_with_its_equilibrium(tmp_path: Path) -> None:
+    request = DataRequest(data="statements", options={"train": 32, "dev": 8, "test": 8})
+    shape = {**ITERATED, "gate": False}
+    run = train_on(request, tmp_path / "run", shape=shape, config=TRAIN).folder.parent
+    looks, missing = look_for_report(run, scratch=tmp_path / "looks", options=FEW)
+    assert missing == ()
+    page = Reader(write_report(run, tmp_path / "page.html", looks=looks).read_text(encoding="utf-8"))
+    assert "Diagnosis" in page.text
+    assert "residual" in page.text
+    assert "nan" not in page.text.lower().split()
 
 
 def test_a_run_that_failed_is_reported_as_failed(tmp_path: Path) -> None:

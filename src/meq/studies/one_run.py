@@ -130,7 +130,7 @@ def borrow_runs(study: Study, folder: Path, sources: Iterable[Path], console: Co
                 f"{source} ran on {other.data}, this study runs on {study.data}: its runs cannot be reused"
             )
         for arm, seed in study.runs():
-            place, match = folder / run_place(arm, seed), _same_arm(other, study, arm, seed)
+            place, match = folder / run_place(arm, seed), same_arm(other, study, arm, seed)
             if match is None or place.exists():
                 continue
             record = recorded(source / run_place(match, seed))
@@ -144,17 +144,24 @@ def read_borrowed(place: Path) -> BorrowedRun | None:
     return read_dataclass(BorrowedRun, path) if path.is_file() else None
 
 
-def _same_arm(other: Study, study: Study, arm: str, seed: int) -> str | None:
+def same_arm(other: Study, study: Study, arm: str, seed: int) -> str | None:
     """The other study's arm that is trained in just the same way, whatever its name; floors would be its own."""
-    wanted = study.arm(arm)
-    # matched sizes agree only if what they are matched to does
-    if wanted.floor_from or (wanted.match and study.arm(wanted.match.to) not in other.arms):
+    if study.arm(arm).floor_from or seed not in other.seeds:
         return None
-    for each in other.arms:
-        same = replace(each, name=arm) == wanted and seed in other.seeds
-        if same and other.config(each.name, seed) == study.config(arm, seed):
-            return each.name
-    return None
+    return next((each.name for each in other.arms if _trained_alike((other, each.name), (study, arm), seed)), None)
+
+
+def _trained_alike(one: tuple[Study, str], two: tuple[Study, str], seed: int) -> bool:
+    """Equal but for names, and for which options are of all arms and which of one; so are those that they match."""
+    (study, name), (other, its_name) = one, two
+    mine, its = study.arm(name), other.arm(its_name)
+    plain = [replace(arm, name="arm", train={}, match=None) for arm in (mine, its)]
+    if plain[0] != plain[1] or study.config(name, seed) != other.config(its_name, seed):
+        return False
+    if mine.match is None or its.match is None:
+        return mine.match is its.match
+    alike = replace(mine.match, to="arm") == replace(its.match, to="arm")
+    return alike and _trained_alike((study, mine.match.to), (other, its.match.to), seed)
 
 
 def _copy(source: Path, place: Path, study: str, arm: str) -> None:
@@ -162,6 +169,12 @@ def _copy(source: Path, place: Path, study: str, arm: str) -> None:
     writing = place.parent / f".{place.name}.writing"
     shutil.rmtree(writing, ignore_errors=True)
     shutil.copytree(source, writing, ignore=shutil.ignore_patterns(FOLDER, "checkpoints", BORROWED))
-    note = BorrowedRun(schema=SCHEMA, study=study, arm=arm, record_sha256=sha256(writing / RECORD))
+    origin = read_borrowed(source)  # of a run that was borrowed there, too, the record names where it was made
+    note = BorrowedRun(
+        schema=SCHEMA,
+        study=study if origin is None else origin.study,
+        arm=arm if origin is None else origin.arm,
+        record_sha256=sha256(writing / RECORD),
+    )
     write_dataclass(writing / BORROWED, note)
     writing.rename(place)

@@ -68,7 +68,7 @@ STUDIES: Registry[Recipe] = Registry(
         "relay": Recipe(make=laboratory.relay, on=("relay",)),
         "depth": Recipe(make=laboratory.depth, on=_EVERY),
         "anytime": Recipe(make=laboratory.anytime, on=_LABELLED_TEST),
-        "demo": Recipe(make=laboratory.demo, on=_EVERY),
+        "demo": Recipe(make=laboratory.demo, on=laboratory.TRAILS),
     },
     error=StudyError,
 )

@@ -209,7 +209,10 @@ def _draw_health(panels: Sequence[Axes], vitals: Rows) -> None:
     coupling.set_ylim(bottom=0)
     coupling.set_ylabel("cross / self")
     for axes in (jacobian, gates, coupling):
-        axes.legend(loc="lower right")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="lower right")
+        else:  # a model without a gate has none to draw
+            axes.text(0.5, 0.5, "none", transform=axes.transAxes, ha="center", va="center", color=FAINT)
 
 
 def mark_alarms(axes: Axes, record: RunRecord) -> None:

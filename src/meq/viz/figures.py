@@ -58,6 +58,7 @@ STUDY_FIGURES: Registry[FigureEntry[ReportedStudy]] = Registry(
         "score-along-k": FigureEntry(place="steps", draw=study_figures.score_by_step),
         "residual-along-k": FigureEntry(place="steps", draw=study_figures.residual_by_step),
         "staircase": FigureEntry(place="steps", draw=staircase.staircases),
+        "steps-by-depth": FigureEntry(place="steps", draw=staircase.steps_by_depth),
         "trail": FigureEntry(place="steps", draw=staircase.trail),
         "grounding": FigureEntry(place="grounding", draw=study_figures.grounding),
         "training": FigureEntry(place="training", draw=study_figures.training),

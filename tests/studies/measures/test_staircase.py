@@ -9,7 +9,7 @@ from studies.measures.subjects import CONCAT, COUPLED, study, untrained
 from meq.studies import DataConfig
 from meq.studies.build import PreparedData, prepare_data
 from meq.studies.measures.contract import as_found
-from meq.studies.measures.staircase import Staircase, arrivals, shares
+from meq.studies.measures.staircase import Staircase, arrivals, lateness, shares
 from meq.studies.study import StudyError
 
 SIZES = {"train": 9, "dev": 9, "test": 18, "deep_test": 18, "form": "symbols"}
@@ -67,13 +67,28 @@ def test_depths_within_and_beyond_training_are_told_apart(duels: PreparedData) -
     assert taken.count["deep"]["whole"] == 9
 
 
-def test_one_of_the_deepest_examples_is_followed_token_by_token(duels: PreparedData) -> None:
+def test_the_latest_example_is_the_one_whose_answers_arrive_last_of_those_that_are_right_in_the_end() -> None:
+    never, early, late, lost = (
+        torch.tensor(rows, dtype=torch.bool)
+        for rows in (
+            [[0, 0], [0, 1], [0, 1]],
+            [[1, 1], [1, 1], [1, 1]],
+            [[1, 0], [1, 0], [1, 1]],
+            [[0, 0], [1, 1], [1, 0]],
+        )
+    )
+    right = torch.stack([never, early, late, lost], 1)
+    assert lateness(right, torch.ones(4, 2, dtype=torch.long)).tolist() == [-1, 0, 1, -1]
+    half = torch.tensor([[-1, 1]] * 4)  # the first token of each is not asked
+    assert lateness(right, half).tolist() == [1, 0, 2, -1]
+
+
+def test_one_example_is_followed_token_by_token(duels: PreparedData) -> None:
     trained = untrained(duels)
     followed = Staircase().take(trained).example
     assert followed is not None
     assert followed.steps == (0, 1, 2, 3, 4, 5, 6)
     example = next(each for each in trained.data.splits["deep"] if each.id == followed.id)
-    assert example.facts["depth"] == max(each.facts["depth"] for each in trained.data.splits["deep"])
     batch = trained.data.collate([example])
     with torch.no_grad():
         last = trained.model(batch.features, batch.masks, steps=6).logits

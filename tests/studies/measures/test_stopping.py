@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from studies.measures.subjects import CONCAT, COUPLED, study, untrained
 
@@ -29,6 +31,30 @@ def test_own_and_full_depth_are_what_reading_there_gives(duels: PreparedData) ->
         assert taken.readings[split][FULL].steps <= 6
         with model.run_as(steps=6):
             assert taken.readings[split][FULL].score == pytest.approx(trained.score(trained.data.splits[split]))
+
+
+def test_steps_are_told_by_the_depth_of_examples(duels: PreparedData) -> None:
+    trained = untrained(duels)
+    taken = Stopping(splits=["test", "deep"], risk=0.9, most=6).take(trained)
+    assert taken is not None
+    for split in ("test", "deep"):
+        depths = [example.facts["depth"] for example in trained.data.splits[split]]
+        for reading in taken.readings[split].values():
+            assert set(reading.by_depth) == {str(depth) for depth in depths}
+            assert sum(reading.by_depth[str(depth)] for depth in depths) / len(depths) == pytest.approx(reading.steps)
+    made = Stopping().tables(study(COUPLED), {("meq", 0): taken})["steps-by-depth-deep"]
+    assert [row[0] for row in made.rows] == list(taken.readings["deep"][FULL].by_depth)
+
+
+def test_a_depth_that_is_no_whole_number_is_passed_over(duels: PreparedData) -> None:
+    trained = untrained(duels)
+    said = [
+        replace(each, facts={"depth": 3 if row % 2 else "deep"}) for row, each in enumerate(trained.data.splits["test"])
+    ]
+    data = replace(trained.data, splits={**trained.data.splits, "test": said})
+    taken = Stopping(risk=0.9, most=6).take(replace(trained, data=data))
+    assert taken is not None
+    assert {tuple(reading.by_depth) for reading in taken.readings["test"].values()} == {("3",)}
 
 
 def test_a_risk_of_nearly_everything_lets_rules_stop_early(duels: PreparedData) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from meq.analysis.walk import open_case
@@ -42,7 +42,7 @@ DEEPER = 3
 
 @dataclass(frozen=True, kw_only=True)
 class FollowedExample:
-    """What every token of one example says at every step: the first of the deepest ones."""
+    """What every token of one example says at every step: the one whose answers arrive latest, and all arrive."""
 
     split: str
     id: str
@@ -105,6 +105,7 @@ class Staircase(Measure[StaircaseResult]):
             right, depths = torch.cat([each for each, _ in looks], 1), torch.cat([each for _, each in looks])
             count[split], score[split] = shares(right, depths)
             arrived[split] = arrivals(right[: read[split] + 1], depths)
+            latest = examples[int(lateness(right[: DEEPER * (own or 0) + 1], depths).argmax())]
         if own is None:
             return StaircaseResult(count=count, answer=_at(score, read))
         places = {split: steps.index(k) for split, k in read.items()}
@@ -115,7 +116,7 @@ class Staircase(Measure[StaircaseResult]):
             steps=steps,
             score=score,
             arrived=arrived,
-            example=self._follow(trained, steps[: DEEPER * own + 1]),
+            example=_follow(trained, self.splits[-1], latest, steps[: DEEPER * own + 1]),
         )
 
     @staticmethod
@@ -130,17 +131,6 @@ class Staircase(Measure[StaircaseResult]):
             else:
                 along = open_case(trained.iterated, batch.features, batch.masks).read_along(steps).logits
         return along.argmax(-1) == batch.target.cpu(), depths.where(batch.target >= 0, -1).cpu()
-
-    def _follow(self, trained: TrainedModel, steps: Sequence[int]) -> FollowedExample:
-        split = self.splits[-1]
-        examples = trained.data.splits[split][: self.limit]
-        deepest = max(examples, key=lambda each: max(depth for row in each.facts[FACT].values() for depth in row))
-        batch = trained.data.collate([deepest])
-        assert trained.iterated is not None
-        with torch.no_grad(), held_still(trained.model):
-            logits = open_case(trained.iterated, batch.features, batch.masks).read_along(steps).logits
-        answers = tuple(tuple(row) for row in logits[:, 0].argmax(-1).tolist())
-        return FollowedExample(split=split, id=deepest.id, steps=tuple(steps), answers=answers)
 
     def tables(self, study: Study, results: Results[StaircaseResult]) -> dict[str, Table]:
         if not results:
@@ -167,11 +157,31 @@ def shares(
     return count, score
 
 
+def _since(right: Bool[Tensor, "S B N"]) -> Int[Tensor, "B N"]:
+    """The step from which on answers are right up to the last of the steps, which are 0, 1, 2, ..."""
+    wrong = ~right.flip(0)
+    return len(right) - (wrong.long().cumsum(0) == 0).sum(0)  # how many steps before the last stretch of right ones
+
+
+def lateness(right: Bool[Tensor, "S B N"], depths: Int[Tensor, "B N"]) -> Float[Tensor, " B"]:
+    """By example: the mean step from which on its answers are right; -1 where some are not right at the end."""
+    asked = depths >= 0
+    steps = _since(right).where(asked, 0).double().sum(-1) / asked.sum(-1).clamp(min=1)
+    return torch.where((right[-1] | ~asked).all(-1), steps, -1.0)
+
+
+def _follow(trained: TrainedModel, split: str, example: Example, steps: Sequence[int]) -> FollowedExample:
+    assert trained.iterated is not None
+    batch = trained.data.collate([example])
+    with torch.no_grad(), held_still(trained.model):
+        logits = open_case(trained.iterated, batch.features, batch.masks).read_along(steps).logits
+    answers = tuple(tuple(row) for row in logits[:, 0].argmax(-1).tolist())
+    return FollowedExample(split=split, id=example.id, steps=tuple(steps), answers=answers)
+
+
 def arrivals(right: Bool[Tensor, "S B N"], depths: Int[Tensor, "B N"]) -> dict[str, float]:
     """By depth: the mean step from which on answers are right up to the last of the steps, which are 0, 1, 2, ..."""
-    wrong = ~right.flip(0)
-    since = len(right) - (wrong.long().cumsum(0) == 0).sum(0)  # how many steps before the last stretch of right ones
-    found = {}
+    since, found = _since(right), {}
     for depth in sorted(set(depths[depths >= 0].tolist())):
         steps = since[(depths == depth) & right[-1]]
         if len(steps):

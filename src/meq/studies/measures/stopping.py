@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from meq.models.anytime import Anytime
 from meq.models.base import Output
 from meq.models.iterated import IteratedModel
 from meq.options import checked_options
+from meq.records import SINCE
 from meq.studies.build import PreparedData
 from meq.studies.measures.contract import (
     BATCH,
@@ -20,10 +22,11 @@ from meq.studies.measures.contract import (
     TrainedModel,
     by_arm,
     check_split,
+    mean_and_spread,
     spread_titles,
 )
-from meq.studies.study import Study, StudyError
-from meq.tables import Table
+from meq.studies.study import Study
+from meq.tables import Cell, Table
 from meq.training.calibration import calibrate_stopping, full_depth
 from meq.training.predictions import predict_split
 
@@ -37,6 +40,8 @@ class Reading:
     score: float
     steps: float
     """Mean over examples."""
+    by_depth: Mapping[str, float] = field(default_factory=dict, metadata=SINCE)
+    """The same for the examples of each depth, where examples have one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +75,6 @@ class Stopping(Measure[StoppingResult]):
     def check(self, study: Study, prepared: PreparedData) -> None:
         for split in self.splits:
             check_split(prepared.data, split)
-        if prepared.data.head == "choices":
-            raise StudyError(f"{prepared.data.name} is multiple choice, for which there is no stopping rule")
 
     def take(self, trained: TrainedModel) -> StoppingResult | None:
         model = trained.iterated
@@ -98,10 +101,10 @@ class Stopping(Measure[StoppingResult]):
         )
 
     def tables(self, study: Study, results: Results[StoppingResult]) -> dict[str, Table]:
-        return {
-            f"stopping-{split}": _table(study, results, split)
-            for split in (next(iter(results.values())).readings if results else ())
-        }
+        splits = next(iter(results.values())).readings if results else {}
+        made = {f"stopping-{split}": _table(study, results, split) for split in splits}
+        deep = {split: _by_depth(study, results, split) for split, read in splits.items() if read[FULL].by_depth}
+        return made | {f"steps-by-depth-{split}": table for split, table in deep.items()}
 
 
 def _read(
@@ -120,7 +123,13 @@ def _read(
             found = predict_split(model, trained.data, split, batch_size=BATCH, look=look)
     finally:
         model.anytime = before
-    return Reading(score=float(trained.data.metric(found.logits, found.target)), steps=sum(taken) / len(taken))
+    depths = [each.facts.get("depth") for each in trained.data.splits[split]]
+    by_depth = {
+        str(depth): statistics.fmean(steps for steps, its in zip(taken, depths, strict=True) if its == depth)
+        for depth in sorted({depth for depth in depths if isinstance(depth, int)})  # a user's facts may be anything
+    }
+    score = float(trained.data.metric(found.logits, found.target))
+    return Reading(score=score, steps=statistics.fmean(taken), by_depth=by_depth)
 
 
 def _table(study: Study, results: Results[StoppingResult], split: str) -> Table:
@@ -147,4 +156,23 @@ def _table(study: Study, results: Results[StoppingResult], split: str) -> Table:
             "such a threshold are not in a rule's line. Samples that settle by themselves stop in all lines.",
             SPREADS,
         ),
+    )
+
+
+def _by_depth(study: Study, results: Results[StoppingResult], split: str) -> Table:
+    """A row per depth: the mean steps that each rule takes, of the reference."""
+    found = by_arm(study, results).get(study.reference) or next(iter(by_arm(study, results).values()))
+    rules = dict.fromkeys(rule for each in found for rule in each.readings[split] if rule not in (OWN, FULL))
+    rows = []
+    for depth in found[0].readings[split][FULL].by_depth:
+        row: dict[str, Cell] = {"depth": depth}
+        for rule in rules:
+            some = [each.readings[split][rule] for each in found if rule in each.readings[split]]
+            row[rule] = mean_and_spread(each.by_depth.get(depth) for each in some)[0]
+        rows.append(row)
+    return Table.of(
+        f"{study.name}: steps taken on {split}, by depth",
+        rows,
+        digits=dict.fromkeys(rules, 1),
+        notes=("Mean steps until an example is read, by the depth of its deepest answer; means over seeds.",),
     )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from meq.analysis.diagnosis import Diagnosis
 from meq.analysis.tables import number
 from meq.analysis.verdict import QUESTIONS, Verdict
-from meq.runs.evaluate import FARTHEST, NEAREST, REASONS, confusion_table, score_answers
+from meq.runs.evaluate import FARTHEST, NEAREST, REASONS, asked_tokens, confusion_table, score_answers
 from meq.runs.load import RunFiles
 from meq.runs.showcase import Showcase, ShownExample, opened_picture
 from meq.studies import RunRecord
@@ -36,6 +37,7 @@ TASKS = {
     "choices": "one of several choices",
     "score": "a number",
     "ordinal": "one of several classes that have an order",
+    "tokens": "one of several classes for every token",
 }
 VERDICTS = {
     "healthy": "the iteration settles, it has learned, every modality counts for the answers, and they are coupled",
@@ -94,6 +96,7 @@ def run_context(run: ReportedRun) -> dict[str, Any]:
         ),
         "scores": _scores(record),
         "confusions": {split: _confusions(files, split) for split in record.predictions},
+        "tokens": _tokens(run.showcase) if run.showcase is not None and run.showcase.tokens else None,
         "data": _data(record, files.labels),
         "options": ", ".join(f"{key} {in_words(value)}" for key, value in options.items()),
         "duration": _duration(record.wall_seconds),
@@ -161,9 +164,22 @@ def _confusions(files: RunFiles, split: str) -> dict[str, Any] | None:
     predictions = files.predictions(split)
     if predictions is None:
         return None
-    scored = score_answers(predictions, files.head)
+    tokens = files.head == "tokens"
+    scored = score_answers(asked_tokens(predictions), "classes") if tokens else score_answers(predictions, files.head)
     table = confusion_table(scored, files.labels, split=split) if files.labels else None
+    if table is not None and tokens:
+        table = replace(table, title=f"{table.title}, over the tokens that are asked")
     return {"table": table, "lost": scored.lost}
+
+
+def _tokens(found: Showcase) -> Table:
+    """How many answers are right, by modality and of whole examples."""
+    return Table.of(
+        f"Right answers by modality on {found.origin.split}",
+        [{"of": each.of, "answers": each.answers, "right": each.accuracy} for each in found.tokens],
+        titles={"answers": "asked", "right": "share right"},
+        notes=("Of the examples that were computed again. A whole example is right if all its tokens are.",),
+    )
 
 
 def _data(record: RunRecord, labels: Sequence[str]) -> list[tuple[str, str]]:
