@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from meq.studies import Study, compare, make_tables, read_study, records_of
-from meq.studies.compare import ArmLine, Interval, answers_of, compare_groups, intervals
+from meq.studies.compare import ArmLine, Interval, answers_of, compare_groups, intervals, paired_difference
 from meq.studies.measures import measured_of
 from meq.studies.measures.contract import Values
+from meq.studies.measures.staircase import TOKENS, WHOLE, Staircase, StaircaseResult
 from meq.studies.measures.steps import Steps
-from meq.tables import as_markdown
+from meq.studies.measures.stopping import FULL, Stopping
+from meq.tables import Cell, Table, as_markdown
 
 RESULTS = Path(__file__).resolve().parent
 DOCS = RESULTS.parent / "docs" / "results.md"
@@ -28,8 +30,8 @@ TABLE, INTERVALS = "test-accuracy", "test-accuracy-bootstrap"
 CHANCE = 1 / 3
 INTRODUCTION = """# Results
 
-Studies of the embedded set `scenes` in their quick form: small models, three seeds, hours on two cores. They say what
-these models do on this set, and nothing about other benchmarks. Every table is made from the records in `results/`,
+Studies of the embedded sets `duels` and `scenes`: small models, three seeds, hours on two cores. They say what these
+models do on these sets, and nothing about other benchmarks. Every table is made from the records in `results/`,
 which `meq study verify` checks and the tests verify; weights are not kept, their hashes are.
 
 A difference is *called* when its absolute value exceeds twice the sample standard deviation of the paired per-seed
@@ -190,34 +192,276 @@ def say_hops(found: Published) -> list[str]:
     ]
 
 
-SECTIONS: dict[str, tuple[str, Callable[[Published], list[str]], tuple[str, ...]]] = {
-    "main-scenes-quick": ("Against single-pass fusion", say_main, (TABLE, INTERVALS, "coupling")),
-    "ablation-scenes-quick": ("What each part contributes", say_ablation, (TABLE, INTERVALS, "coupling")),
-    "modality-scenes-quick": ("Both modalities are needed", say_modality, (TABLE, INTERVALS)),
-    "steps-scenes-quick": ("Along the iteration", say_steps, ("steps-meq",)),
-    "fixed-point-scenes-quick": ("Is what is read a fixed point?", say_fixed_point, ("fixed-point",)),
-    "hops-scenes-quick": ("When iteration helps", say_hops, ("answers-by-kind", "steps-meq")),
+# -- trails: who follows them deeper than in training ------------------------------------------------------------------
+
+
+MINE, TRIAL = "meq", "duels-2-rates"
+FAR = 300
+SINGLE = {
+    "concat": "concatenation",
+    "self-attention": "self-attention",
+    "cross-attention": "cross-attention",
+    "self-attention-thin": "a deep and thin self-attention",
+    "self-attention-thin-long": "the same trained three times as long",
+    "cross-attention-deep": "a deep cross-attention of its FLOPs",
+}
+TIED = {
+    "single-state": "one joint state",
+    "single-state-wide": "one joint state, wide",
+    "iterated-cross": "iterated cross-attention",
+    "gated": "the equilibrium with the paper's gate",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrailArm:
+    """What the seeds of one arm say."""
+
+    name: str
+    parameters: int
+    seeds: dict[int, StaircaseResult]
+
+    def mean(self, split: str, group: str) -> float:
+        return statistics.fmean(each.answer[split][group] for each in self.seeds.values())
+
+    def at(self, split: str, group: str, k: int) -> float:
+        """Of an arm that iterates, read at another step."""
+        found = [each.score[split][group][(each.steps or ()).index(k)] for each in self.seeds.values()]
+        return statistics.fmean(found)
+
+    def deepest(self, split: str) -> int:
+        """The greatest depth of an answer."""
+        return max(int(name) for each in self.seeds.values() for name in each.answer[split] if name.isdigit())
+
+    def against(self, other: TrailArm, split: str) -> tuple[float, str]:
+        """Mean difference of tokens to another arm, paired by seed, and whether it is called."""
+        mine, theirs = ({seed: each.answer[split][TOKENS] for seed, each in arm.seeds.items()} for arm in (self, other))
+        difference, _, verdict = paired_difference(list(mine), mine, theirs)
+        assert difference is not None
+        return difference, verdict
+
+
+def trail_arms(found: Published) -> dict[str, TrailArm]:
+    results = Staircase().typed(found.measured["staircase"])
+    arms = {}
+    for line in compare(found.study, found.records, split="dev", metric="token accuracy"):
+        seeds = {seed: each for (arm, seed), each in results.items() if arm == line.arm}
+        arms[line.arm] = TrailArm(name=line.arm, parameters=line.parameters or 0, seeds=seeds)
+    return arms
+
+
+def trail_table(found: Published) -> Table:
+    arms = trail_arms(found)
+    rows: list[dict[str, Cell]] = []
+    for name, arm in arms.items():
+        row: dict[str, Cell] = {"arm": name, "parameters": arm.parameters}
+        for split in ("test", "deep"):
+            tokens = [each.answer[split][TOKENS] for each in arm.seeds.values()]
+            row[f"{split} {TOKENS}"], row[f"{split} spread"] = statistics.fmean(tokens), statistics.stdev(tokens)
+            row[f"{split} {WHOLE}"] = arm.mean(split, WHOLE)
+            difference, verdict = arm.against(arms[MINE], split)
+            row[f"{split} verdict"] = "reference" if name == MINE else f"{100 * difference:+.1f}, {verdict}"
+        rows.append(row)
+    read = next(iter(arms[MINE].seeds.values())).read or {}
+    return Table.of(
+        f"{found.study.name}: right answers on trails as deep as in training (test) and deeper (deep)",
+        rows,
+        titles={f"{split} verdict": f"{split}: tokens less meq, in points" for split in ("test", "deep")},
+        notes=(
+            f"Arms that iterate are read at step {read['test']} on test and {read['deep']} on deep, fixed before "
+            "training. Tokens: share of right answers, mean over seeds; spread: its sample standard deviation. Whole: "
+            "examples all of whose answers are right. Called: the difference exceeds twice the sample standard "
+            "deviation of the paired differences. One token in three says its colour itself; with a guess for all "
+            f"others that makes {percent(1 / 3 + 2 / 3 * CHANCE)} of the tokens.",
+        ),
+    )
+
+
+def say_rates(trial: Published) -> str:
+    """What the trial of learning rates on one seed says: the same number of rates for every arm."""
+    scores = {arm.name: trial.records[arm.name, trial.study.seeds[0]].metrics["dev"]["token accuracy"]
+              for arm in trial.study.arms}  # fmt: skip
+    families = {name: members for name, members in trial.study.groups.items() if name in (MINE, *SINGLE, *TIED)}
+    best = {name: max(members, key=scores.__getitem__) for name, members in families.items()}
+    others = [
+        f"{name} ({percent(scores[arm])} at the second, {percent(scores[families[name][0]])} at the first)"
+        for name, arm in best.items()
+        if arm != families[name][0]
+    ]
+    rates = [arm.train["learning_rate"] for arm in trial.study.arms[: len(next(iter(families.values())))]]
+    tried = " and ".join(f"{rate:.2g}" for rate in rates)
+    verdict = f"the first is better on dev for all but {', '.join(others)}" if others else "the first is better for all"
+    return (
+        f"Every arm was tried at the learning rates {tried} on the seed {trial.study.seeds[0]} (`{trial.study.name}`): "
+        f"{verdict}. The first is the one that all arms have here. Width, number of updates, scaled inputs and late "
+        "starts were found on the equilibrium; the others have the same updates and inputs, and those that iterate the "
+        "same late starts."
+    )
+
+
+def say_trail(found: Published) -> list[str]:
+    arms = trail_arms(found)
+    mine = arms[MINE]
+    read = next(iter(mine.seeds.values())).read or {}
+
+    def answers(arm: TrailArm) -> str:
+        return f"{percent(arm.mean('test', TOKENS))} and {percent(arm.mean('deep', TOKENS))}"
+
+    def listed(words: dict[str, str]) -> str:
+        told = []
+        for name, text in words.items():
+            verdicts = {arms[name].against(mine, split)[1] for split in ("test", "deep")}
+            called = "both called" if verdicts == {"called"} else "neither called" if "called" not in verdicts else ""
+            each = "; ".join(f"{split} {arms[name].against(mine, split)[1]}" for split in ("test", "deep"))
+            size = arms[name].parameters / mine.parameters
+            larger = f", {size:.1f} times the parameters" if size > 1.1 else ""
+            told.append(f"{text} {answers(arms[name])} ({called or each}{larger})")
+        return ", ".join(told)
+
+    shallow, deep = (mine.deepest(split) for split in ("test", "deep"))
+    return [
+        f"Trained on trails of up to {shallow} exchanges, the equilibrium ({mine.parameters:,} parameters) gives "
+        f"{percent(mine.mean('test', TOKENS))} of the answers on such trails, read at k = {read['test']}, and "
+        f"{percent(mine.mean('deep', TOKENS))} of those on trails of {shallow + 1} to {deep}, read at k = "
+        f"{read['deep']}; whole examples {percent(mine.mean('test', WHOLE))} and "
+        f"{percent(mine.mean('deep', WHOLE))}. Read at k = {FAR} it still gives "
+        f"{percent(mine.at('test', TOKENS, FAR))} and {percent(mine.at('deep', TOKENS, FAR))}.",
+        f"A single pass at as many parameters, test and deep: {listed(SINGLE)}.",
+        f"Iterated by the same recipe, with one set of weights for all steps: {listed(TIED)}.",
+        say_rates(Published.named(TRIAL)),
+    ]
+
+
+def say_staircase(found: Published) -> list[str]:
+    """When answers of each depth are there."""
+    arm = trail_arms(found)[MINE]
+    depths = [name for name in next(iter(arm.seeds.values())).answer["deep"] if name.isdigit() and int(name) > 0]
+    there = {
+        depth: statistics.fmean(
+            each.arrived["deep"][depth] for each in arm.seeds.values() if depth in each.arrived["deep"]
+        )
+        for depth in depths
+    }
+    told = ", ".join(f"{depth}: {k:.1f}" for depth, k in there.items())
+    return [f"The step from which on answers of a depth are right, by depth, mean over the answers on deep: {told}."]
+
+
+def say_anytime(found: Published) -> list[str]:
+    results = list(Stopping().typed(found.measured["stopping"]).values())
+    said = []
+    for split in results[0].readings:
+        full = statistics.fmean(each.readings[split][FULL].score for each in results)
+        rules = dict.fromkeys(rule for each in results for rule in each.settings)
+        told = []
+        for rule in rules:
+            some = [each.readings[split][rule] for each in results if rule in each.readings[split]]
+            score, steps = (statistics.fmean(getattr(one, key) for one in some) for key in ("score", "steps"))
+            told.append(f"{rule} {percent(score)} after {steps:.1f} steps")
+        said.append(
+            f"On {split}, step {results[0].full} gives {percent(full)} of the answers; stopped by {', '.join(told)}."
+        )
+    kept = [each.holds[rule] for each in results for rule in each.holds]
+    said.append(
+        f"Each rule was calibrated on one half of dev to lose at most {100 * results[0].risk:g} point of accuracy; on "
+        f"the other half {sum(kept)} of {len(kept)} kept that promise. Splits deeper than dev are outside of it."
+    )
+    return said
+
+
+def say_depth(found: Published) -> list[str]:
+    values = found.measured["fixed-point"]
+    arms = dict.fromkeys(arm for arm, _ in values)
+    horizon = next(iter(values.values()))["horizon"]
+    told = []
+    for arm in arms:
+        mine = [each for (name, _), each in values.items() if name == arm]
+        read, far = (statistics.fmean(each["score"][place] for each in mine) for place in (0, 1))
+        told.append(f"`{arm}` {percent(read)} and {percent(far)}")
+    return [f"Read at K, and at k = {horizon}: {', '.join(told)}."]
+
+
+Section = tuple[str, str, Callable[[Published], list[str]], Callable[[Published], Iterator[str]]]
+"""Title, command, sentences, tables."""
+
+
+def tables_named(*names: str) -> Callable[[Published], Iterator[str]]:
+    return lambda found: found.tables(*names)
+
+
+def trail_tables(found: Published) -> Iterator[str]:
+    yield as_markdown(trail_table(found))
+    yield from found.tables("by-depth-deep", f"staircase-{MINE}-deep")
+
+
+def _quick(study: str) -> str:
+    return f"meq study run {study} scenes --quick"
+
+
+SECTIONS: dict[str, Section] = {
+    "duels": (
+        "Trails deeper than in training",
+        "meq study run duels",
+        lambda found: [*say_trail(found), *say_staircase(found)],
+        trail_tables,
+    ),
+    "anytime-duels": (
+        "Reading as deep as needed",
+        "meq study run anytime duels",
+        say_anytime,
+        tables_named("stopping-test", "stopping-deep", "steps-by-depth-test", "steps-by-depth-deep"),
+    ),
+    "main-scenes-quick": (
+        "Against single-pass fusion",
+        _quick("main"),
+        say_main,
+        tables_named(TABLE, INTERVALS, "coupling"),
+    ),
+    "ablation-scenes-quick": (
+        "What each part contributes",
+        _quick("ablation"),
+        say_ablation,
+        tables_named(TABLE, INTERVALS, "coupling"),
+    ),
+    "modality-scenes-quick": (
+        "Both modalities are needed",
+        _quick("modality"),
+        say_modality,
+        tables_named(TABLE, INTERVALS),
+    ),
+    "steps-scenes-quick": ("Along the iteration", _quick("steps"), say_steps, tables_named("steps-meq")),
+    "fixed-point-scenes-quick": (
+        "Is what is read a fixed point?",
+        _quick("fixed-point"),
+        say_fixed_point,
+        tables_named("fixed-point"),
+    ),
+    "hops-scenes-quick": (
+        "When iteration helps",
+        _quick("hops"),
+        say_hops,
+        tables_named("answers-by-kind", "steps-meq"),
+    ),
 }
 
 
 def page() -> str:
     """docs/results.md."""
     parts = [INTRODUCTION]
-    for name, (title, say, tables) in SECTIONS.items():
+    for name, (title, command, say, tables) in SECTIONS.items():
         found = Published.named(name)
-        command = " ".join(["meq study run", *name.removesuffix("-quick").rsplit("-", 1), "--quick"])
         parts.append(f"## {title}\n\n`{command}` ({found.study.question})\n")
         parts.append("\n\n".join(say(found)) + "\n")
-        parts += found.tables(*tables)
+        parts += tables(found)
     return "\n".join(parts)
 
 
 def readme_part() -> str:
-    """The main table and what it says, for README.md."""
-    main, steps = Published.named("main-scenes-quick"), Published.named("steps-scenes-quick")
-    said = "\n\n".join([*say_main(main), *say_steps(steps)])
-    table = "".join(main.tables(TABLE))
-    return f"{BEGIN}\n\n{said}\n\n{table}\n{END}"
+    """The main tables and what they say, for README.md."""
+    trails, main = Published.named("duels"), Published.named("main-scenes-quick")
+    said = "\n\n".join(say_trail(trails))
+    table = as_markdown(trail_table(trails))
+    scenes = "\n\n".join(f"On `scenes`: {first}" if not place else first for place, first in enumerate(say_main(main)))
+    return f"{BEGIN}\n\n{said}\n\n{table}\n{scenes}\n\n{''.join(main.tables(TABLE))}\n{END}"
 
 
 def with_results(readme: str) -> str:
