@@ -1,4 +1,7 @@
-"""Draw the picture of the README from a trained run: python docs/images/steps.py studies/demo/runs/meq/seed-42"""
+"""Draw the picture of docs/pictures.md from a run on `scenes`: python docs/images/steps.py RUN
+
+RUN is an equilibrium of small size, such as studies/main-scenes-quick/runs/meq/seed-42.
+"""
 
 from __future__ import annotations
 
