@@ -111,7 +111,8 @@ def test_the_encoders_of_every_old_run_are_found_by_their_names() -> None:
     seen = set()
     for path in OLD_TASKS:
         task = read_task(path)
-        assert task.specs == {}
+        if task.specs:
+            continue  # a run of this version, which says how its encoders are made
         for modality, facts in task.encoders.items():
             spec = specs_from_name(facts.name, facts.revision, kind=task.kinds.get(modality), modality=modality)[0]
             encoder = known.get((spec["encoder"], *spec["options"].values()))

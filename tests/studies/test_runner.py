@@ -240,3 +240,24 @@ def test_a_study_under_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(StudyError, match="runs in one process"):
         run_study(TINY, tmp_path, console=QUIET)
+
+
+def test_ctrl_c_while_a_run_is_being_sealed_leaves_it_sealed(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from meq.studies import runner
+
+    place = copied / run_place("meq", 2)
+    shutil.rmtree(place)
+    write_manifest(copied, sealed(read_manifest(copied), copied, [], without=run_place("meq", 2)))
+    write = runner.write_manifest
+
+    def interrupted(*given: object) -> None:
+        monkeypatch.setattr(runner, "write_manifest", write)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "write_manifest", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run_study(TINY, copied, console=QUIET)
+    assert read_record(place).status == "finished"
+    assert verify(copied).faults == []

@@ -208,7 +208,8 @@ class _StudyRunner:
                 with closing(on.work_off(job)) as runs_ended:  # whatever happens here, nothing goes on elsewhere
                     problems = [ended for ended in runs_ended if not self._take_in(ended)]
             except KeyboardInterrupt:
-                self.seal_recorded()  # a worker may just have come to an end
+                self.manifest = read_manifest(self.folder)  # it may have been in the midst of sealing a run
+                self.seal_recorded()  # and a worker may just have come to an end
                 raise
         clear_claims(self.study, self.folder)
         if problems:
