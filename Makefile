@@ -51,6 +51,7 @@ bench: .venv-bench/installed ## Measure engine, block and objective; ARGS="--rou
 	$(BENCH_RUN) benchmarks/run.py --harness "$(HARNESS)" $(ARGS)
 	$(BENCH_RUN) benchmarks/block_fusion.py $(ARGS)
 	$(BENCH_RUN) benchmarks/objective_cost.py $(ARGS)
+	$(BENCH_RUN) benchmarks/depth_cost.py $(ARGS)
 	$(BENCH_RUN) benchmarks/feature_store.py
 
 browser: ## Install the browser that the browser tests drive

@@ -233,6 +233,35 @@ Measured with meq {about["meq"]}, torch {about["torch"]}, Python {about["python"
 """
 
 
+def depth_cost(record: Record) -> str:
+    """Gradients through the last steps alone."""
+    about, size, steps = record["versions"], record["size"], record["steps"]
+    lines = [
+        "| steps with gradients | CPU ms | over all of them (quartiles) | peak MB | over all of them |",
+        "|---|---|---|---|---|",
+    ]
+    whole = record["cases"][str(steps)]
+    for tracked, case in record["cases"].items():
+        ratio, low, high = (case[f"ratio_{part}"] for part in ("median", "lower_quartile", "upper_quartile"))
+        peak = case["peak_bytes"]
+        lines.append(
+            f"| {'all' if int(tracked) == steps else f'the last {tracked}'} | {1000 * case['cpu_seconds']:.0f} "
+            f"| {ratio:.2f} ({low:.2f} to {high:.2f}) | {peak / 1e6:.1f} | {peak / whole['peak_bytes']:.2f} |"
+        )
+    rows = "\n".join(lines)
+    return f"""## A deep update: gradients through the last steps alone
+
+An update of `MutualEquilibrium` at {steps} steps without the optimiser, width {size["dim"]}, {size["tokens"]} +
+{size["tokens"]} tokens, batch {size["batch"]}: `Unrolled` against `Phantom(n)`, which late starts and Poisson depths
+(`TrainConfig.depth`) are made of. Ratios are medians over {record["rounds"]} interleaved rounds on {record["threads"]}
+thread; *peak* is the peak of live tensor memory.
+
+Measured with meq {about["meq"]}, torch {about["torch"]}, Python {about["python"]}.
+
+{rows}
+"""
+
+
 STORE_TARGETS = {"times faster": 50.0, "share of a step": 0.05}
 
 
@@ -311,6 +340,7 @@ SECTIONS: list[tuple[str, Callable[[Record], str]]] = [
     ("coupled_block", coupled_block),
     ("block_fusion", block_fusion),
     ("objective_cost", objective_cost),
+    ("depth_cost", depth_cost),
     ("feature_store", feature_store),
     ("offline_encoders", offline_encoders),
 ]

@@ -108,6 +108,23 @@ def test_the_read_state_is_the_damped_iteration_of_the_map() -> None:
     torch.testing.assert_close(solution.state, state)
 
 
+def test_a_decaying_carry_is_a_mean_of_state_and_template_that_no_state_can_close() -> None:
+    model = build("decaying carry")
+    side = model.coupling.sides["image"]
+    with torch.no_grad():
+        side.gate.rate.copy_(torch.linspace(-3, 3, len(side.gate.rate)))
+    output = model(features_for(model))
+    solution = output.solution
+    plain = build("no gate")
+    plain.load_state_dict({name: x for name, x in model.state_dict().items() if not name.endswith("gate.rate")})
+    inputs = plain(features_for(plain)).solution.inputs
+    state, carried = solution.state, torch.exp(-F.softplus(side.gate.rate))
+    template = plain.coupling(state, inputs)["image"]
+    expected = carried * state["image"] + (1 - carried) * template
+    torch.testing.assert_close(model.coupling(state, solution.inputs)["image"], expected)
+    torch.testing.assert_close(model.gates(solution)["image"], (1 - carried).mean().expand(4))
+
+
 def closed_gate(name: str, logit: float = -16.1) -> meq.MutualEquilibrium:
     model = build(name)
     with torch.no_grad():
@@ -307,6 +324,7 @@ def test_the_vector_form_keeps_one_vector_per_modality() -> None:
         ({"own": False, "cross": False}, "leave nothing to iterate"),
         ({"dim": 9}, "cannot be split into 2 heads"),
         ({"gate_floor": 1.0}, "floor must lie in"),
+        ({"gate": False, "gate_floor": 0.1}, "gate_floor is a floor under the soft gate, and gate=False has none"),
         ({"dropout": 1.0}, "dropout must lie in"),
         ({"modality_dropout": -0.1}, "modality_dropout must lie in"),
         ({"widths": {"a.b": 3, "c": 3}}, "cannot name a modality"),
@@ -365,7 +383,7 @@ def test_the_radius_of_a_model_is_that_of_its_dense_jacobian() -> None:
         ({"widths": {"image": 4, "text": 0}}, "the width of the features of 'text' must be a whole number"),
         ({"dropout": "0.1"}, "dropout must lie in"),
         ({"damping": 0}, "damping must be a positive number or 'learned', got 0"),
-        ({"gate": 1}, "gate must be True or False, got 1"),
+        ({"gate": 1}, "gate must be True, False or 'decay', got 1"),
         ({"mixer": "gmlp", "max_tokens": {"image": 4, "text": -1}}, "max_tokens of 'text' must be a whole number"),
     ],
 )

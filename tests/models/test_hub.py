@@ -118,7 +118,7 @@ def edit_options(folder: Path, **options: Any) -> None:
         ({"widths": [6, 5]}, "widths must be a dict"),
         ({"widths": {"image": 6, "text": -1}}, "the width of the features of 'text' must be a whole number"),
         ({"heads": 3}, "dim=8 cannot be split into 3 heads: choose one of 1, 2, 4, 8"),
-        ({"gate": "false"}, "gate must be True or False, got 'false'"),
+        ({"gate": "false"}, "gate must be True, False or 'decay', got 'false'"),
         ({"damping": -0.5}, "damping must be a positive number or 'learned', got -0.5"),
         ({"steps": 0}, "steps must be a whole number of at least 1"),
         ({"classes": 4}, "head.2.weight is .4, 12. by the options and .3, 12. there"),

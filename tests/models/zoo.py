@@ -56,6 +56,7 @@ MODELS: dict[str, Build] = {
     "learned damping": _equilibrium(PAIR, damping="learned"),
     "no gate": _equilibrium(PAIR, gate=False),
     "gate floor": _equilibrium(PAIR, gate_floor=0.1),
+    "decaying carry": _equilibrium(PAIR, gate="decay"),
     "no cross": _equilibrium(PAIR, cross=False),
     "no own": _equilibrium(PAIR, own=False),
     "single iteration": _equilibrium(PAIR, steps=1),

@@ -55,6 +55,16 @@ def test_two_processes_train_as_one_does_up_to_the_order_of_summation(
         assert ours["dev_loss"] == pytest.approx(theirs["dev_loss"], rel=losses)
 
 
+def test_two_processes_train_answers_per_token_as_one_does(tmp_path: Path) -> None:
+    """Their losses are means over tokens of each sample, so that it does not matter who has the longer ones."""
+    two, two_record = trained(tmp_path / "two", processes=2, batch_size=8, dtype="tokens")
+    one, one_record = trained(tmp_path / "one", processes=1, batch_size=16, dtype="tokens")
+    assert float((flat(two) - flat(one)).norm() / flat(one).norm()) < 1e-3
+    for ours, theirs in zip(one_record["curves"], two_record["curves"], strict=True):
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], rel=1e-5)
+        assert ours["dev_loss"] == pytest.approx(theirs["dev_loss"], rel=1e-4)
+
+
 def flat(weights: dict[str, torch.Tensor]) -> torch.Tensor:
     return torch.cat([x.flatten().double() for _, x in sorted(weights.items())])
 

@@ -64,6 +64,7 @@ def token_model(**options: Any) -> meq.MutualEquilibrium:
 
 def train_tokens(folder: Path, *, epochs: int = 12, resume: bool = False, **options: Any) -> RunRecord:
     seed_everything(3)
-    config = TrainConfig(epochs=epochs, batch_size=12, learning_rate=2e-2, monitor_samples=4, **options)
+    given = {"batch_size": 12, "learning_rate": 2e-2, "monitor_samples": 4, **options}
+    config = TrainConfig(epochs=epochs, **given)
     objective = Objective(task="tokens")
     return fit(token_model(), token_data(), objective, folder, config, resume=resume, console=Console(quiet=True))

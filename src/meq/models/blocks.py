@@ -119,6 +119,27 @@ class SoftGate(nn.Module):
         return torch.addcmul(state, self.openness(from_state, proposal), proposal - state)
 
 
+class DecayingCarry(nn.Module):
+    """a z + (1 - a) u with a = exp(-softplus(d)) per channel: what is carried over fades, whatever the state says.
+
+    It starts at a = 1/2. The fixed points are those of u alone.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.rate = nn.Parameter(torch.zeros(dim))
+        """d"""
+
+    def openness(self, from_state: None, proposal: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        """1 - a, the same for every token."""
+        return torch.sigmoid(self.rate).expand_as(proposal)  # 1 - exp(-softplus(d))
+
+    def forward(
+        self, state: Float[Tensor, "*B D"], from_state: None, proposal: Float[Tensor, "*B D"]
+    ) -> Float[Tensor, "*B D"]:
+        return torch.addcmul(state, self.openness(None, proposal), proposal - state)
+
+
 class SpatialMixer(nn.Module):
     """W_out(a * (sum_o W_o LN(b_o) + bias)), with a = gelu(W_a n), b_o = gelu(W_b n_o) over every state o.
 

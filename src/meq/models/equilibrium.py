@@ -16,7 +16,7 @@ from meq.models.admit import Features, TokenMasks
 from meq.models.blocks import keep_masks, readable_keys
 from meq.models.iterated import Context, IteratedModel, PreparedOperator
 from meq.models.sides import SIDES, Design, Parts, Side
-from meq.options import checked_options, nearest, switch
+from meq.options import checked_options, nearest
 
 
 class Coupling(PreparedOperator):
@@ -133,7 +133,7 @@ class MutualEquilibrium(IteratedModel):
         mixer: str = "attention",
         max_tokens: Mapping[str, int] | None = None,
         hidden: int | None = None,
-        gate: bool = True,
+        gate: bool | str = True,
         gate_floor: float = 0.0,
         cross: bool = True,
         own: bool = True,
@@ -150,7 +150,7 @@ class MutualEquilibrium(IteratedModel):
         """`widths`: feature width per modality. `mixer`: attention, gmlp (needs `max_tokens`) or mlp (vectors).
 
         `hidden` is the feed-forwards' width, 4 `dim` unless given. `cross=False`, `own=False`, `gate=False` switch the
-        parts M, S and the soft gate off. `parts` replaces S, M or f of a modality by modules of your own. `solver`, the
+        parts M, S and the soft gate off; `gate="decay"` puts a carry in its place that fades by construction. `parts` replaces S, M or f of a modality by modules of your own. `solver`, the
         damped iteration unless given, `backward`, `steps` and `tol` say how it is run, and can be set again later.
         `answering`: the modalities whose tokens answer with head="tokens", all of them unless given.
         """
@@ -166,7 +166,8 @@ class MutualEquilibrium(IteratedModel):
             hidden=4 * dim if hidden is None else hidden,
             mixer=mixer,
             max_tokens=max_tokens,
-            gate_floor=gate_floor if switch("gate", gate) else None,
+            gate=gate,
+            gate_floor=gate_floor,
             cross=cross,
             own=own,
             start=start,

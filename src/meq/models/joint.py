@@ -17,7 +17,7 @@ from meq.models.blocks import Injection, PooledInjection, or_stand_in, readable_
 from meq.models.equilibrium import draw_keep_masks
 from meq.models.iterated import Context, IteratedModel, PreparedOperator
 from meq.models.sides import AttentionSide, Design, Parts, Side, VectorSide
-from meq.options import checked_options, switch
+from meq.options import checked_options
 
 JOINT = "joint"
 
@@ -146,7 +146,7 @@ class _JointModel(IteratedModel):
         solver: Solver | None = None,
         backward: Backward = Unrolled(),
         hidden: int | None = None,
-        gate: bool = True,
+        gate: bool | str = True,
         gate_floor: float = 0.0,
         damping: float | str = 0.5,
         start: str = "injection",
@@ -162,7 +162,8 @@ class _JointModel(IteratedModel):
             dim=dim,
             heads=heads,
             hidden=4 * dim if hidden is None else hidden,
-            gate_floor=gate_floor if switch("gate", gate) else None,
+            gate=gate,
+            gate_floor=gate_floor,
             cross=False,
             start=start,
             dropout=dropout,

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from meq.core.state import State
 from meq.models.blocks import (
     MLP,
+    DecayingCarry,
     FeedForward,
     Injection,
     PooledInjection,
@@ -26,6 +27,8 @@ from meq.models.blocks import (
 from meq.models.iterated import Context
 from meq.options import real_number, switch, whole_number
 
+DECAY = "decay"
+"""The gate that is a `DecayingCarry`."""
 Slots = dict[str, dict[str, Tensor]]
 """Per modality, the pieces of its one fused projection by name."""
 
@@ -39,8 +42,9 @@ class Design:
     hidden: int
     mixer: str = "attention"
     max_tokens: Mapping[str, int] | None = None
-    gate_floor: float | None = 0.0
-    """None: no gate at all, F = u."""
+    gate: bool | str = True
+    """True: the soft gate; "decay": a `DecayingCarry` instead; False: none, F = u."""
+    gate_floor: float = 0.0
     cross: bool = True
     own: bool = True
     start: str = "injection"
@@ -59,8 +63,11 @@ class Design:
             )
         for name, longest in (self.max_tokens or {}).items():
             whole_number(f"max_tokens of {name!r}", longest)
-        if self.gate_floor is not None:
-            real_number("gate_floor", self.gate_floor, wanted="must lie in [0, 1)", low=0.0, high=1.0)
+        if not isinstance(self.gate, bool) and self.gate != DECAY:
+            raise ValueError(f"gate must be True, False or {DECAY!r}, got {self.gate!r:.80}")
+        real_number("gate_floor", self.gate_floor, wanted="must lie in [0, 1)", low=0.0, high=1.0)
+        if self.gate_floor and self.gate is not True:
+            raise ValueError(f"gate_floor is a floor under the soft gate, and gate={self.gate!r} has none: leave one out")
         real_number("dropout", self.dropout, wanted="must lie in [0, 1)", low=0.0, high=1.0)
 
 
@@ -91,8 +98,8 @@ class Side(nn.Module):
         dim = design.dim
         self.name, self.heads = name, design.heads
         self.inject, self.norm, self.settle = inject, nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.gate = None if design.gate_floor is None else SoftGate(dim, design.gate_floor)
-        self.slots = (*slots, "gate") if self.gate is not None else tuple(slots)
+        self.gate = DecayingCarry(dim) if design.gate == DECAY else SoftGate(dim, design.gate_floor) if design.gate else None
+        self.slots = (*slots, "gate") if isinstance(self.gate, SoftGate) else tuple(slots)
         self.project = nn.Linear(dim, len(self.slots) * dim) if self.slots else None
 
     def project_slots(self, normed: Tensor) -> dict[str, Tensor]:
@@ -104,11 +111,12 @@ class Side(nn.Module):
         proposal = self.settle(self.propose(state, normed, slots, context))
         if self.gate is None:
             return proposal
-        return self.gate(state[self.name], slots[self.name]["gate"], proposal)
+        return self.gate(state[self.name], slots[self.name].get("gate"), proposal)
 
     def openness(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
         assert self.gate is not None
-        return self.gate.openness(slots[self.name]["gate"], self.settle(self.propose(state, normed, slots, context)))
+        proposal = self.settle(self.propose(state, normed, slots, context))
+        return self.gate.openness(slots[self.name].get("gate"), proposal)
 
     @abstractmethod
     def propose(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:

@@ -20,7 +20,7 @@ from meq.models.equilibrium import Coupling
 from meq.models.iterated import IteratedModel
 from meq.models.readout import PooledReadout
 from meq.models.sides import Design
-from meq.options import checked_options, nearest, switch
+from meq.options import checked_options, nearest
 
 STREAM = 7919
 """How far the seeds of two nodes lie apart, so that they draw different dropout."""
@@ -52,7 +52,7 @@ class EquilibriumTree(IteratedModel):
         mixer: str = "attention",
         max_tokens: Mapping[str, int] | None = None,
         hidden: int | None = None,
-        gate: bool = True,
+        gate: bool | str = True,
         gate_floor: float = 0.0,
         damping: float | str = 0.5,
         start: str = "injection",
@@ -79,7 +79,8 @@ class EquilibriumTree(IteratedModel):
                 hidden=hidden,
                 mixer=mixer,
                 max_tokens=max_tokens and {side: max_tokens.get(side, 1) for side in sides},
-                gate_floor=gate_floor if switch("gate", gate) else None,
+                gate=gate,
+                gate_floor=gate_floor,
                 start=start,
                 dropout=dropout,
             )

@@ -61,7 +61,7 @@ class TrainConfig:
     """How many of them the spectral radius is measured on; 0 for none."""
     depth: str = field(default="fixed", metadata=SINCE)
     """How deep updates go: fixed (the model's K), uniform(2, 8), poisson(8), settle(2, 8, free=40, tracked=4).
-    uniform(2, 8, per_sample=True) and poisson(8, per_sample=True) draw a depth for every sample."""
+    With per_sample=True, as in uniform(2, 8, per_sample=True), a depth is drawn for every sample."""
     random_start: float = field(default=0.0, metadata=SINCE)
     """Share of samples that start from random states while training."""
     path_noise: float = field(default=0.0, metadata=SINCE)

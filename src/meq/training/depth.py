@@ -120,6 +120,7 @@ class Settle(Depth):
     free: int = 40
     tracked: int = 4
     late: float = 0.5
+    per_sample: bool = field(default=False, kw_only=True)
     name = "settle"
 
     def __post_init__(self) -> None:
@@ -127,6 +128,7 @@ class Settle(Depth):
         whole_number("settle: free", self.free)
         whole_number("settle: tracked", self.tracked)
         real_number("settle: late", self.late, wanted="is a share, from 0 to 1", low=0.0, high=1 + 1e-9)
+        switch("settle: per_sample", self.per_sample)
 
     def draw(self, random_numbers: random.Random) -> DepthDraw:
         if random_numbers.random() < self.late:
