@@ -56,7 +56,9 @@ def coupled(draw: st.DrawFn, widths: dict[str, int]) -> tuple[Any, dict[str, Any
     options: dict[str, Any] = {
         "mixer": draw(st.sampled_from(list(SIDES))),
         "readout": draw(st.sampled_from(list(READOUTS))),
-        **draw(st.sampled_from([{"gate": True, "gate_floor": 0.1}, *({"gate": gate} for gate in (True, False, "decay"))])),
+        **draw(
+            st.sampled_from([{"gate": True, "gate_floor": 0.1}, *({"gate": gate} for gate in (True, False, "decay"))])
+        ),
         "start": draw(st.sampled_from(["injection", "zero"])),
     }
     if options["mixer"] == "gmlp":

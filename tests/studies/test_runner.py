@@ -242,9 +242,7 @@ def test_a_study_under_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.M
         run_study(TINY, tmp_path, console=QUIET)
 
 
-def test_ctrl_c_while_a_run_is_being_sealed_leaves_it_sealed(
-    copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ctrl_c_while_a_run_is_being_sealed_leaves_it_sealed(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from meq.studies import runner
 
     place = copied / run_place("meq", 2)

@@ -122,7 +122,7 @@ class SoftGate(nn.Module):
 class DecayingCarry(nn.Module):
     """a z + (1 - a) u with a = exp(-softplus(d)) per channel: what is carried over fades, whatever the state says.
 
-    It starts at a = 1/2. The fixed points are those of u alone.
+    It starts at a = 1/2. The fixed points are those of u alone. It stands where a `SoftGate` may stand, and reads nothing.
     """
 
     def __init__(self, dim: int) -> None:
@@ -130,14 +130,14 @@ class DecayingCarry(nn.Module):
         self.rate = nn.Parameter(torch.zeros(dim))
         """d"""
 
-    def openness(self, from_state: None, proposal: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    def openness(self, from_state: Tensor, proposal: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         """1 - a, the same for every token."""
         return torch.sigmoid(self.rate).expand_as(proposal)  # 1 - exp(-softplus(d))
 
     def forward(
-        self, state: Float[Tensor, "*B D"], from_state: None, proposal: Float[Tensor, "*B D"]
+        self, state: Float[Tensor, "*B D"], from_state: Tensor, proposal: Float[Tensor, "*B D"]
     ) -> Float[Tensor, "*B D"]:
-        return torch.addcmul(state, self.openness(None, proposal), proposal - state)
+        return torch.addcmul(state, self.openness(from_state, proposal), proposal - state)
 
 
 class SpatialMixer(nn.Module):

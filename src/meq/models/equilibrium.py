@@ -150,9 +150,10 @@ class MutualEquilibrium(IteratedModel):
         """`widths`: feature width per modality. `mixer`: attention, gmlp (needs `max_tokens`) or mlp (vectors).
 
         `hidden` is the feed-forwards' width, 4 `dim` unless given. `cross=False`, `own=False`, `gate=False` switch the
-        parts M, S and the soft gate off; `gate="decay"` puts a carry in its place that fades by construction. `parts` replaces S, M or f of a modality by modules of your own. `solver`, the
-        damped iteration unless given, `backward`, `steps` and `tol` say how it is run, and can be set again later.
-        `answering`: the modalities whose tokens answer with head="tokens", all of them unless given.
+        parts M, S and the soft gate off; `gate="decay"` puts a carry in its place that fades by construction. `parts`
+        replaces S, M or f of a modality by modules of your own. `solver`, the damped iteration unless given,
+        `backward`, `steps` and `tol` say how it is run, and can be set again later. `answering`: the modalities whose
+        tokens answer with head="tokens", all of them unless given.
         """
         self.has_token_states = mixer != "mlp"
         super().__init__(widths, classes, dim, heads, readout, head, head_width, modality_dropout, answering)

@@ -67,7 +67,9 @@ class Design:
             raise ValueError(f"gate must be True, False or {DECAY!r}, got {self.gate!r:.80}")
         real_number("gate_floor", self.gate_floor, wanted="must lie in [0, 1)", low=0.0, high=1.0)
         if self.gate_floor and self.gate is not True:
-            raise ValueError(f"gate_floor is a floor under the soft gate, and gate={self.gate!r} has none: leave one out")
+            raise ValueError(
+                f"gate_floor is a floor under the soft gate, and gate={self.gate!r} has none: leave one out"
+            )
         real_number("dropout", self.dropout, wanted="must lie in [0, 1)", low=0.0, high=1.0)
 
 
@@ -98,8 +100,9 @@ class Side(nn.Module):
         dim = design.dim
         self.name, self.heads = name, design.heads
         self.inject, self.norm, self.settle = inject, nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.gate = DecayingCarry(dim) if design.gate == DECAY else SoftGate(dim, design.gate_floor) if design.gate else None
-        self.slots = (*slots, "gate") if isinstance(self.gate, SoftGate) else tuple(slots)
+        soft = SoftGate(dim, design.gate_floor) if design.gate is True else None
+        self.gate = DecayingCarry(dim) if design.gate == DECAY else soft
+        self.slots = tuple(slots) if soft is None else (*slots, "gate")
         self.project = nn.Linear(dim, len(self.slots) * dim) if self.slots else None
 
     def project_slots(self, normed: Tensor) -> dict[str, Tensor]:
@@ -111,12 +114,12 @@ class Side(nn.Module):
         proposal = self.settle(self.propose(state, normed, slots, context))
         if self.gate is None:
             return proposal
-        return self.gate(state[self.name], slots[self.name].get("gate"), proposal)
+        return self.gate(state[self.name], slots[self.name].get("gate", proposal), proposal)
 
     def openness(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
         assert self.gate is not None
         proposal = self.settle(self.propose(state, normed, slots, context))
-        return self.gate.openness(slots[self.name].get("gate"), proposal)
+        return self.gate.openness(slots[self.name].get("gate", proposal), proposal)
 
     @abstractmethod
     def propose(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
