@@ -16,6 +16,7 @@ from meq.studies import Study, compare, make_tables, read_study, records_of
 from meq.studies.compare import ArmLine, Interval, answers_of, compare_groups, intervals, paired_difference
 from meq.studies.measures import measured_of
 from meq.studies.measures.contract import Values
+from meq.studies.measures.fixed_point import FixedPoint
 from meq.studies.measures.staircase import TOKENS, WHOLE, Staircase, StaircaseResult
 from meq.studies.measures.steps import Steps
 from meq.studies.measures.stopping import FULL, Stopping
@@ -328,8 +329,11 @@ def say_trail(found: Published) -> list[str]:
         f"{percent(mine.at('test', TOKENS, FAR))} and {percent(mine.at('deep', TOKENS, FAR))}.",
         f"A single pass at as many parameters, test and deep: {listed(SINGLE)}.",
         f"Iterated by the same recipe, with one set of weights for all steps: {listed(TIED)}.",
-        say_rates(Published.named(TRIAL)),
     ]
+
+
+def say_duels(found: Published) -> list[str]:
+    return [*say_trail(found), say_rates(Published.named(TRIAL))]
 
 
 def say_staircase(found: Published) -> list[str]:
@@ -368,16 +372,110 @@ def say_anytime(found: Published) -> list[str]:
     return said
 
 
+# -- which training keeps ----------------------------------------------------------------------------------------------
+
+
+WITHIN = 0.01
+"""An arm keeps if its score far beyond K is no further below that at K."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeArm:
+    """What the seeds of one way of training say: at the read depth, and far beyond it."""
+
+    read: dict[int, float]
+    far: dict[int, float]
+    radius: float
+    residual: float
+    minutes: float
+
+    @property
+    def keeps(self) -> bool:
+        return statistics.fmean(self.far.values()) >= statistics.fmean(self.read.values()) - WITHIN
+
+
+def recipe_arms(found: Published) -> dict[str, RecipeArm]:
+    results = FixedPoint().typed(found.measured["fixed-point"])
+    arms = {}
+    for arm in (each.name for each in found.study.arms):
+        mine = {seed: each for (name, seed), each in results.items() if name == arm}
+        arms[arm] = RecipeArm(
+            read={seed: each.score[0] for seed, each in mine.items()},
+            far={seed: each.score[1] for seed, each in mine.items()},
+            radius=statistics.fmean(statistics.fmean(each.radius) for each in mine.values()),
+            residual=statistics.fmean(max(pair[1] for pair in each.residual.values()) for each in mine.values()),
+            minutes=statistics.fmean(found.records[arm, seed].wall_seconds / 60 for seed in mine),
+        )
+    return arms
+
+
+def recipe_table(found: Published) -> Table:
+    arms = recipe_arms(found)
+    first = next(iter(FixedPoint().typed(found.measured["fixed-point"]).values()))
+    trails = trail_arms(found) if "staircase" in found.study.measures else {}
+    fixed = arms[found.study.reference]
+    rows: list[dict[str, Cell]] = []
+    for name, arm in arms.items():
+        difference, _, verdict = paired_difference(list(arm.read), arm.read, fixed.read)
+        assert difference is not None
+        row: dict[str, Cell] = {"arm": name}
+        for part, scores in (("read", arm.read), ("far", arm.far)):
+            row[part], row[f"{part} spread"] = statistics.fmean(scores.values()), statistics.stdev(scores.values())
+        row["verdict"] = "reference" if arm is fixed else f"{100 * difference:+.1f}, {verdict}"
+        if trails:
+            row["deep"], row["deep far"] = trails[name].mean("deep", TOKENS), trails[name].at("deep", TOKENS, FAR)
+        rows.append({**row, "radius": arm.radius, "residual": arm.residual, "minutes": arm.minutes})
+    return Table.of(
+        f"{found.study.name}: {first.metric} on {first.split} at the read depth, and far beyond it",
+        rows,
+        titles={
+            "read": f"at K = {first.read}",
+            "read spread": "spread",
+            "verdict": "less fixed, in points",
+            "far": f"at k = {first.horizon}",
+            "far spread": "spread ",
+            "deep": "deep",
+            "deep far": f"deep at k = {FAR}",
+            "residual": f"residual at k = {first.horizon}",
+        },
+        digits={"radius": 3, "residual": 5, "minutes": 1},
+        notes=(
+            f"{first.samples} samples of {first.split}; means over {len(fixed.read)} seeds, with sample standard "
+            "deviations. Radius: of the undamped map at z(K). Residual: median over samples, the larger modality. "
+            "Minutes: of training, on one core of a machine that trained two at a time."
+            + (" Deep: trails deeper than in training, read deeper." if trails else ""),
+        ),
+    )
+
+
 def say_depth(found: Published) -> list[str]:
-    values = found.measured["fixed-point"]
-    arms = dict.fromkeys(arm for arm, _ in values)
-    horizon = next(iter(values.values()))["horizon"]
-    told = []
-    for arm in arms:
-        mine = [each for (name, _), each in values.items() if name == arm]
-        read, far = (statistics.fmean(each["score"][place] for each in mine) for place in (0, 1))
-        told.append(f"`{arm}` {percent(read)} and {percent(far)}")
-    return [f"Read at K, and at k = {horizon}: {', '.join(told)}."]
+    arms = recipe_arms(found)
+    fixed = arms[found.study.reference]
+
+    def told(names: list[str]) -> str:
+        pairs = (
+            f"`{name}` ({percent(statistics.fmean(arms[name].read.values()))} and "
+            f"{percent(statistics.fmean(arms[name].far.values()))})"
+            for name in names
+        )
+        return ", ".join(pairs) or "none"
+
+    keeping = [name for name, arm in arms.items() if arm.keeps]
+    worse = {name: paired_difference(list(arms[name].read), arms[name].read, fixed.read) for name in keeping}
+    level = [name for name in keeping if (worse[name][0] or 0) >= 0 or worse[name][2] != "called"]
+    behind = [name for name in keeping if name not in level]
+    said = [
+        f"At k = {FAR} within one point of the score at K, both given: {told(keeping)}. Not: "
+        f"{told([name for name in arms if name not in keeping])}.",
+        f"Of those that keep, not called behind `{found.study.reference}` at K: "
+        f"{', '.join(f'`{name}`' for name in level) or 'none'}; called behind: "
+        f"{', '.join(f'`{name}` by {points(worse[name][0] or 0)}' for name in behind) or 'none'}.",
+    ]
+    return said
+
+
+def recipe_tables(found: Published) -> Iterator[str]:
+    yield as_markdown(recipe_table(found))
 
 
 Section = tuple[str, str, Callable[[Published], list[str]], Callable[[Published], Iterator[str]]]
@@ -401,6 +499,12 @@ SECTIONS: dict[str, Section] = {
     "duels": (
         "Trails deeper than in training",
         "meq study run duels",
+        lambda found: [*say_duels(found), *say_staircase(found)],
+        trail_tables,
+    ),
+    "relay": (
+        "The easier trails, which only pass a colour on",
+        "meq study run relay",
         lambda found: [*say_trail(found), *say_staircase(found)],
         trail_tables,
     ),
@@ -410,6 +514,15 @@ SECTIONS: dict[str, Section] = {
         say_anytime,
         tables_named("stopping-test", "stopping-deep", "steps-by-depth-test", "steps-by-depth-deep"),
     ),
+    **{
+        name: (f"Which training keeps, on {words}", f"meq study run depth {command}", say_depth, recipe_tables)
+        for name, words, command in (
+            ("depth-scenes-quick", "`scenes`", "scenes --quick"),
+            ("depth-snli-ve-quick", "photographs and sentences", "snli-ve FOLDER --quick"),
+            ("depth-duels-quick", "`duels`", "duels --quick --set train=14400"),
+            ("depth-relay", "`relay`, with every option", "relay --set train=9600"),
+        )
+    },
     "main-scenes-quick": (
         "Against single-pass fusion",
         _quick("main"),
@@ -458,7 +571,7 @@ def page() -> str:
 def readme_part() -> str:
     """The main tables and what they say, for README.md."""
     trails, main = Published.named("duels"), Published.named("main-scenes-quick")
-    said = "\n\n".join(say_trail(trails))
+    said = "\n\n".join(say_duels(trails))
     table = as_markdown(trail_table(trails))
     scenes = "\n\n".join(f"On `scenes`: {first}" if not place else first for place, first in enumerate(say_main(main)))
     return f"{BEGIN}\n\n{said}\n\n{table}\n{scenes}\n\n{''.join(main.tables(TABLE))}\n{END}"

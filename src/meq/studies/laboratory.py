@@ -231,35 +231,50 @@ def trail(setting: Setting) -> Study:
 def depth(setting: Setting) -> Study:
     """Which training makes an equilibrium keep? Ways of drawing the depth of updates, and what may go with them.
 
-    The answer is read at K, as in training, and at k = 300. Arms: always K, as in the paper; a uniform and a Poisson
-    depth; late starts (`settle`), with half and with a quarter of late updates; late starts with random start states
-    and noise along the path, with averaged weights, with all steps supervised, and without gate and damping (on sets
-    whose models have no gate: with one).
+    The answer is read at K, as in training, and at k = 300. Arms: always K, as in the paper (`fixed`), with and without
+    the gate; late starts (`settle`) for half of the updates, with and without the gate, and for a quarter of them,
+    without. In full form also: a uniform and a Poisson depth; late starts drawn for each sample, with random start
+    states and noise along the path, with averaged weights, with all steps supervised, without damping (or with one),
+    with a learned one, and with a carry that decays by construction in place of the gate.
 
     Command: meq study run depth scenes --quick
-    Duration: about two hours on two cores in quick form.
-    Expect: fixed depth best at K and worst at k = 300; late starts flat to k = 300.
+    Duration: about an hour on two cores in quick form.
+    Expect: fixed depth worst at k = 300; late starts flat to k = 300.
     """
     steps = int(setting.shape.get("steps", 10))
     low = max(2, steps // 3)
-    late = f"settle({low}, {steps}, free=40, tracked=4)"
-    recipes: dict[str, dict[str, Any]] = {
-        "uniform": {"depth": f"uniform({low}, {steps})"},
-        "poisson": {"depth": f"poisson({steps}, tracked=4)"},
-        "settle": {"depth": late},
-        "settle-quarter": {"depth": f"settle({low}, {steps}, free=40, tracked=4, late=0.25)"},
-        "settle-disturbed": {"depth": late, "random_start": 0.5, "path_noise": 0.01},
-        "settle-averaged": {"depth": late, "average": 0.999},
-        "settle-supervised": {"depth": late, "supervise": 0, "supervise_decay": 0.8},
-    }
-    plain = replace(setting, depth="fixed")
+    span = f"{low}, {steps}"
+    late = f"settle({span}, free=40, tracked=4)"
     gated = _has_gate(setting)
-    free = equilibrium(plain, "settle-no-gate" if gated else "settle-gate", gate=not gated, damping=1.0)
-    arms = (
-        equilibrium(plain, "fixed"),
-        *(replace(equilibrium(plain, name), train=train) for name, train in recipes.items()),
-        replace(free, train={"depth": late}),
-    )
+    other_gate: dict[str, Any] = {"gate": not gated}
+    suffix = "no-gate" if gated else "gate"
+    undamped = setting.shape.get("damping") == 1.0
+    # by name: how it is trained, and what is different in the model
+    recipes: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "fixed": ({}, {}),
+        f"fixed-{suffix}": ({}, other_gate),
+        "settle": ({"depth": late}, {}),
+        f"settle-{suffix}": ({"depth": late}, other_gate),
+        "settle-quarter-no-gate" if gated else "settle-quarter": (
+            {"depth": f"{late[:-1]}, late=0.25)"},
+            {"gate": False},
+        ),
+    }
+    if not setting.quick:
+        recipes |= {
+            "uniform": ({"depth": f"uniform({span})"}, {}),
+            "poisson": ({"depth": f"poisson({steps}, tracked=4)"}, {}),
+            "settle-each": ({"depth": f"{late[:-1]}, per_sample=True)"}, {}),
+            "settle-disturbed": ({"depth": late, "random_start": 0.5, "path_noise": 0.01}, {}),
+            "settle-averaged": ({"depth": late, "average": 0.999}, {}),
+            "settle-supervised": ({"depth": late, "supervise": 0, "supervise_decay": 0.8}, {}),
+            "settle-half" if undamped else "settle-undamped": ({"depth": late}, {"damping": 0.5 if undamped else 1.0}),
+            "settle-learned": ({"depth": late}, {"damping": LEARNED}),
+            "settle-decay": ({"depth": late}, {"gate": "decay"}),
+        }
+    plain = replace(setting, depth="fixed")
+    arms = [replace(equilibrium(plain, name, **model), train=train) for name, (train, model) in recipes.items()]
+    arms = [arm for arm in arms if arm.name != "settle-learned" or setting.shape.get("damping") != LEARNED]
     measures: dict[str, dict[str, Any]] = {"fixed-point": {"limit": 450}}
     if setting.data.name in TRAILS:
         measures["staircase"] = {}
