@@ -122,7 +122,7 @@ class SoftGate(nn.Module):
 class DecayingCarry(nn.Module):
     """a z + (1 - a) u with a = exp(-softplus(d)) per channel: what is carried over fades, whatever the state says.
 
-    It starts at a = 1/2, and its fixed points are those of u alone. It stands where a `SoftGate` may, and reads nothing.
+    It starts at a = 1/2, and its fixed points are those of u alone. It stands where a `SoftGate` may; it reads nothing.
     """
 
     def __init__(self, dim: int) -> None:
