@@ -93,8 +93,8 @@ clean: ## Remove the environments, caches and build outputs
 	@touch $@
 
 define make_environment
-@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
-    { echo "meq needs Python 3.10 or newer, and $(PYTHON) is not: make PYTHON=path/to/python" >&2; exit 1; }
+@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+    { echo "meq needs Python 3.11 or newer, and $(PYTHON) is not: make PYTHON=path/to/python" >&2; exit 1; }
 @echo "Setting up $(1) with $(PYTHON); this takes some minutes, once"
 @test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
 endef

@@ -8,7 +8,7 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -368,7 +368,7 @@ def session(step: int, device: torch.device) -> Session:
     """What is true here and now."""
     return Session(
         step=step,
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
         versions=versions(),
         commit=commit_of(PACKAGE),
         hardware=hardware(device),

@@ -124,7 +124,7 @@ async def body_parts(
     while more:
         try:
             message = await asyncio.wait_for(receive(), end - asyncio.get_running_loop().time())
-        except asyncio.TimeoutError as error:
+        except TimeoutError as error:
             raise RefusedError(f"The request did not arrive within {seconds:.0f} seconds: try again.", 408) from error
         if message["type"] == "http.disconnect":
             raise GoneError
