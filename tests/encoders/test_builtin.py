@@ -150,8 +150,8 @@ def test_the_default_encoders_go_by_the_kind_of_modality() -> None:
     encoders = default_encoders(mixed({"photo": IMAGE, "caption": TEXT, "sound": features(5)}))
     assert {name: type(encoder) for name, encoder in encoders.items()} == {"photo": Patches, "caption": Words}
     assert default_encoders(mixed({"photo": IMAGE}, grid=3))["photo"].name == "patches-3x3-v1"
-    with pytest.raises(ValueError, match=r"mixed: 'objects' holds regions .* give a region encoder"):
-        default_encoders(mixed({"objects": REGIONS}))
+    regions = default_encoders(mixed({"objects": REGIONS}))["objects"]
+    assert (regions.kind, regions.name) == ("regions", "patches-6x6-v1 regions")
 
 
 def test_scenes_encode_into_batches_with_one_token_per_cell() -> None:

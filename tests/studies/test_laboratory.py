@@ -208,3 +208,21 @@ def test_settings_take_options_and_refuse_what_they_do_not_know() -> None:
     with pytest.raises(StudyError, match="did you mean 'scenes'"):
         setting_for("scene")
     assert QUICK.keys() == FULL.keys()
+
+
+def test_measures_read_dev_on_the_papers_sets_and_what_they_are_told_elsewhere() -> None:
+    assert make_study("fixed-point", "snli-ve").measures["fixed-point"]["split"] == "dev"
+    assert "split" not in make_study("grounding", "snli-ve").measures["grounding"], "which reads another set"
+    assert "split" not in make_study("fixed-point", "scenes").measures["fixed-point"]
+    assert make_study("fixed-point", "scenes", measure_on="dev").measures["fixed-point"]["split"] == "dev"
+    with pytest.raises(
+        StudyError, match="no measure of the study 'readout-scenes' has an option 'split': it takes none"
+    ):
+        make_study("readout", "scenes", measure_on="dev")
+
+
+def test_on_cod10k_every_architecture_has_the_papers_learning_rate_in_main_too() -> None:
+    rates = {arm.name: arm.train["learning_rate"] for arm in make_study("main", "cod10k").arms}
+    assert rates["meq"] == rates["concat"] == 3e-5
+    assert rates["self-attention"] == rates["cross-attention"] == 1e-4
+    assert all("learning_rate" not in arm.train for arm in make_study("main", "snli-ve").arms)

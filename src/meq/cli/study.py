@@ -21,11 +21,12 @@ from meq.data.request import DataRequest
 from meq.errors import require
 from meq.options import nearest
 from meq.records import dumps
-from meq.studies.study import OWN, Study, read_study, run_place, status_table
+from meq.studies.study import OWN, PAPER, Study, read_study, run_place, status_table
 from meq.training.arms import ARMS
 
 if TYPE_CHECKING:
     from meq.studies.verify import Verification
+    from meq.studies.workers import Executor
 
 study_app = typer.Typer(no_args_is_help=True, help="Studies: several arms, several seeds.")
 Folder = Annotated[Path, typer.Argument(help="The study's folder.")]
@@ -62,7 +63,8 @@ def run(
             "--set",
             metavar="[PART.]NAME=VALUE",
             help="Further option of the data set, or of a PART of all arms: train (epochs, warmup, ...) or model (dim, "
-            "hidden, ...), of the arms that have it; repeatable.",
+            "hidden, ...), of the arms that have it; or of measure (horizon, draws, ...), of those that have it; "
+            "repeatable.",
         ),
     ] = None,
     out: Annotated[
@@ -73,6 +75,9 @@ def run(
         list[int] | None, typer.Option(help="A seed; repeatable. The study's own three unless given.")
     ] = None,
     rates: Annotated[int, typer.Option(help="Learning rates tried for every arm; the best on dev stands for it.")] = 1,
+    measure_on: Annotated[
+        str | None, typer.Option(help="The split that measures read; dev on the paper's sets, else test, unless given.")
+    ] = None,
     features: Features = None,
     read: ReadFolder = None,
     reuse: Annotated[
@@ -97,12 +102,13 @@ def run(
     """Run a study, or go on with it: the same command resumes what was interrupted."""
     with resumable(f"go on with: {_same_command(name, out)}"):
         from meq.studies.build import places_of
-        from meq.studies.recipes import make_study
+        from meq.studies.recipes import make_study, with_measures
         from meq.studies.runner import choose_executor, run_study
         from meq.studies.tables import tables_text
         from meq.studies.untrained import UNTRAINED, run_untrained
 
-        check_data(data, root)
+        if name != PAPER:
+            check_data(data, root)
         for place in (out or Path("studies"), features):
             if place is not None:
                 check_folder(place, "the study's files go to")
@@ -113,12 +119,6 @@ def run(
         if name in UNTRAINED:
             print(run_untrained(name, out, quick=quick), end="")
             return
-        given = by_part(request.options, ["train", "model"])
-        asked = None if data is None else replace(request, root=None, options=given.pop("data", {}))
-        study = make_study(name, asked, quick=quick, seeds=seed, rates=rates)
-        study = _changed(study, train=given.get("train", {}), model=given.get("model", {}))
-        folder = out or Path("studies") / study.name
-        places = places_of(data, root, store=features, read=read)
         executor = choose_executor(
             on,
             workers=workers,
@@ -129,10 +129,57 @@ def run(
             address=address,
             trusted=trust_cluster,
         )
+        if name == PAPER:
+            of_one = {"ROOT": root, "--rates": rates - 1, "--read": read, "--reuse": reuse, "--measure-on": measure_on}
+            _refuse_options(request, of_one)
+            _run_paper(data, out, quick=quick, seeds=seed, on=executor, store=features)
+            return
+        given = by_part(request.options, ["train", "model", "measure"])
+        asked = None if data is None else replace(request, root=None, options=given.pop("data", {}))
+        study = make_study(name, asked, quick=quick, seeds=seed, rates=rates, measure_on=measure_on)
+        study = with_measures(study, given.get("measure", {}))
+        study = _changed(study, train=given.get("train", {}), model=given.get("model", {}))
+        folder = out or Path("studies") / study.name
+        places = places_of(data, root, store=features, read=read)
         records = run_study(study, folder, places=places, on=executor, reuse=reuse or (), retry_failed=retry_failed)
         print(tables_text(study, folder))
         print(f"study: {folder}")
         raise typer.Exit(int(any(record.error is not None for record in records)))
+
+
+def _run_paper(
+    roots: str | None, out: Path | None, *, quick: bool, seeds: list[int] | None, on: Executor, store: Path | None
+) -> None:
+    from meq.studies.whole_paper import paper_tables, run_paper
+
+    folder = out or Path("studies") / (f"{PAPER}-quick" if quick else PAPER)
+    given = None if roots is None else Path(roots)
+    if given is None and not quick:
+        raise ValueError(
+            "the whole paper needs a roots file, which says where its data sets lie: see `meq study list paper`"
+        )
+    run_paper(given, folder, quick=quick, seeds=seeds, on=on, store=store)
+    print("\n".join(tables.as_text(each) for each in paper_tables(folder).values()))
+    print(f"the paper: {folder}")
+
+
+def _refuse_options(request: DataRequest, given: Mapping[str, Any]) -> None:
+    """Those that speak of one data set."""
+    columns: dict[str, Any] = {
+        "--image": request.images,
+        "--text": request.texts,
+        "--audio": request.audios,
+        "--label": request.label,
+    }
+    columns |= {
+        "--vector": request.vectors,
+        "--split": request.split,
+        "--group": request.group,
+        "--set": request.options,
+    }
+    for flag, value in {**columns, **given}.items():
+        if value:
+            raise ValueError(f"{flag} speaks of one data set: the whole paper reads where its sets lie in a roots file")
 
 
 def _changed(study: Study, *, train: Mapping[str, Any], model: Mapping[str, Any]) -> Study:
@@ -201,9 +248,13 @@ def table(
     form: Annotated[str, typer.Option("--format", help="txt, md, tex or csv.")] = "txt",
     paper: Annotated[bool, typer.Option(help="Show the paper's published figures beside ours.")] = False,
 ) -> None:
-    """Print a study's tables, made from its records."""
-    from meq.studies.tables import tables_text
+    """Print a study's tables, made from its records; of a folder of the whole paper, the paper's."""
+    from meq.studies.tables import shown_tables, tables_text
+    from meq.studies.whole_paper import is_paper, paper_tables
 
+    if is_paper(folder):
+        print(shown_tables(paper_tables(folder, paper=paper), names=only or (), form=form), end="")
+        return
     print(tables_text(read_study(folder), folder, names=only or (), form=form, paper=paper), end="")
 
 
@@ -216,8 +267,10 @@ def verify(
 ) -> None:
     """Rehash every file, recompute every metric, rebuild every table; exit with 1 if anything differs."""
     from meq.studies.verify import verify as verify_folder
+    from meq.studies.whole_paper import is_paper, verify_paper
 
-    found = verify_folder(folder, require_checkpoints=require_checkpoints)
+    check = verify_paper if is_paper(folder) else verify_folder
+    found = check(folder, require_checkpoints=require_checkpoints)
     print(dumps(found) if as_json else _verification_text(folder, found), end="")
     raise typer.Exit(0 if found.ok else 1)
 

@@ -57,6 +57,16 @@ class Patches(Encoder):
         )
         self.width = DESCRIPTORS + 2 * grid
 
+    @property
+    def window(self) -> tuple[int, int]:
+        """Pixels of a picture that is summed up."""
+        return self.grid * SIDE, self.grid * SIDE
+
+    def pooled(self, images: Sequence[Image.Image]) -> Float[torch.Tensor, "B W"]:
+        """One vector per picture, the mean over its patches without their places: what regions are told by."""
+        patches = [describe(cut(image.convert("RGB"), self.grid, SIDE, Image.Resampling.BOX)) for image in images]
+        return torch.from_numpy(PATCH_GAIN * np.stack([each.mean(0) for each in patches]).astype(np.float32))
+
     def __call__(self, contents: Sequence[Content]) -> list[Tokens]:
         return [self._encode(content) for content in contents]
 

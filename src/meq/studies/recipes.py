@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from meq.data.request import DataRequest
 from meq.data.table_files import is_table
 from meq.options import nearest
 from meq.registry import Registry
 from meq.studies import laboratory
+from meq.studies.measures import MEASURES
 from meq.studies.settings import FULL, TABLE, Setting, setting_for
-from meq.studies.study import ArmConfig, Study, StudyError
+from meq.studies.study import PAPER, ArmConfig, Study, StudyError
 from meq.studies.untrained import UNTRAINED
 from meq.tables import Table
 
 FACTORS = (1.0, 1 / 3, 3.0, 0.1, 10.0)
 """Learning rates that are tried, as multiples of an arm's own, nearest first."""
 TINY = "statements-tiny"
+WHOLE_PAPER = """All studies of the paper on all data sets that are there, and its tables as it prints them.
+
+The argument is a roots file, TOML, which says where each data set lies; folders start from the file's own:
+
+    snli-ve = "data/snli_ve"
+    cod10k = "data/COD10K-v3"
+    scenes = true                                   # generated, nothing to point at
+    vcr = { root = "fixtures/vcr", smoke = true }   # a few updates, to see that everything runs
+
+A set that is not there is named and left out. Runs that several studies ask for are made once. Without a roots file the
+quick form runs on the generated sets.
+
+Command: meq study run paper roots.toml
+Duration: days on a GPU in full form, hours on two cores with --quick and no roots file.
+Expect: on the paper's sets, its tables beside ours with `meq study table FOLDER --paper`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +110,13 @@ def make_study(
     quick: bool = False,
     seeds: Sequence[int] | None = None,
     rates: int = 1,
+    measure_on: str | None = None,
 ) -> Study:
-    """The study of that name on a data set, or on a table; `rates` learning rates are tried for every arm."""
+    """The study of that name on a data set, or on a table; `rates` learning rates are tried for every arm.
+
+    `measure_on` is the split that measures read. Unless given it is dev on the paper's sets, as in its tables, and on
+    others test where that is labelled.
+    """
     if name == TINY:
         return laboratory.statements_tiny()
     found = find_recipe(name)
@@ -105,12 +127,44 @@ def make_study(
     setting = setting_for(data, quick=quick, seeds=seeds)
     parts = [name, setting.data.name if setting.data.name != name else "", setting.data.options.get("form", "")]
     study = replace(found.make(setting), name="-".join([*filter(None, parts), *(["quick"] if quick else [])]))
+    if measure_on is not None:
+        study = with_measures(study, {"split": measure_on})
+    elif setting.data.name in BENCHMARKS:
+        chosen = [each for each in study.measures if each != ELSEWHERE and "split" in _options(each)]
+        study = replace(
+            study, measures={**study.measures, **{each: {"split": "dev", **study.measures[each]} for each in chosen}}
+        )
     return study if rates == 1 else _with_trials(study, rates)
+
+
+BENCHMARKS = ("snli-ve", "hateful-memes", "vqa-v2", "vcr", "mosei", "cod10k")
+"""The paper's; its tables are of dev."""
+ELSEWHERE = "grounding"
+"""The measure that may read another data set than that of training."""
+
+
+def with_measures(study: Study, options: Mapping[str, Any]) -> Study:
+    """The study with other options of those of its measures that have them."""
+    known = {name: _options(name) for name in study.measures}
+    for option in options:
+        if not any(option in names for names in known.values()):
+            every = sorted({each for names in known.values() for each in names})
+            why = nearest(option, every) if every else "it takes none"
+            raise StudyError(f"no measure of the study {study.name!r} has an option {option!r}: {why}")
+    changed = {
+        name: {**given, **{key: value for key, value in options.items() if key in known[name]}}
+        for name, given in study.measures.items()
+    }
+    return replace(study, measures=changed)
+
+
+def _options(measure: str) -> list[str]:
+    return list(inspect.signature(MEASURES.get(measure)).parameters)
 
 
 def find_recipe(name: str) -> Recipe:
     if name not in STUDIES:
-        raise StudyError(f"there is no study {name!r}: {nearest(name, [*STUDIES, *UNTRAINED, TINY])}")
+        raise StudyError(f"there is no study {name!r}: {nearest(name, [*STUDIES, *UNTRAINED, PAPER, TINY])}")
     return STUDIES[name]
 
 
@@ -118,6 +172,8 @@ def describe(name: str) -> str:
     """What a study asks and what is in it, for `meq study list NAME`."""
     if name in UNTRAINED:
         return UNTRAINED[name]
+    if name == PAPER:
+        return WHOLE_PAPER
     if name == TINY:
         return inspect.cleandoc(laboratory.statements_tiny.__doc__ or "")
     return find_recipe(name).text
@@ -159,4 +215,5 @@ def studies_table() -> Table:
             on = "any set" + (f" but {', '.join(others)}" if others else "")
         rows.append({"study": name, "asks": recipe.text.splitlines()[0], "on": on})
     rows += [{"study": name, "asks": text, "on": "nothing is trained"} for name, text in UNTRAINED.items()]
+    rows.append({"study": PAPER, "asks": WHOLE_PAPER.splitlines()[0], "on": "all sets that a roots file names"})
     return Table.of("Studies; more about one: meq study list NAME", rows)

@@ -17,6 +17,8 @@ from meq.training.config import TrainConfig
 from meq.training.record import RECORD, read_record
 
 STUDY, RUNS, TABLES = "study.json", "runs", "tables"
+PAPER = "paper"
+"""What all studies of the paper together are called on the command line."""
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 MATCHES = ("model", "block", "flops")
 OWN = ("seed", "trackers")

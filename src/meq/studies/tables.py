@@ -197,13 +197,17 @@ def tables_text(
     study: Study, folder: Path, *, names: Sequence[str] = (), form: str = "txt", paper: bool = False
 ) -> str:
     """All tables, or the named ones, one after the other."""
-    if form not in FORMATS:
-        raise StudyError(f"there is no format {form!r}: {nearest(form, FORMATS)}")
     if paper and study.paper is None:
         raise StudyError(f"the paper has no figures for the study {study.name!r}")
     records, measured = records_of(folder, study), measured_of(folder, study)
-    tables = make_tables(study, records, measured, paper=paper, answers=answers_of(folder))
+    made = make_tables(study, records, measured, paper=paper, answers=answers_of(folder))
+    return shown_tables(made, names=names, form=form)
+
+
+def shown_tables(tables: Mapping[str, Table], *, names: Sequence[str] = (), form: str = "txt") -> str:
+    if form not in FORMATS:
+        raise StudyError(f"there is no format {form!r}: {nearest(form, FORMATS)}")
     for name in names:
         if name not in tables:
-            raise StudyError(f"{folder} has no table {name!r}: {nearest(name, tables)}")
+            raise StudyError(f"there is no table {name!r}: {nearest(name, tables)}")
     return "\n".join(FORMATS[form](table) for name, table in tables.items() if not names or name in names)

@@ -174,7 +174,7 @@ class Grounding(Measure[GroundingResult]):
     """Only the first so many pictures."""
     examples: int = 4
     """Pictures whose maps are kept whole: the first ones, those with masks before others."""
-    irrelevant: str = "The bus is late again."
+    irrelevant: str = "A man is walking down the street."
     horizon: int = 300
 
     def __post_init__(self) -> None:

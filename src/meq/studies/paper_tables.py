@@ -1,0 +1,446 @@
+"""The paper's tables, assembled from the records of many studies as the paper prints them: its rows, columns and signs.
+
+Scores are in percent, AUROC as a fraction, differences in points. Every table says on which split its scores are.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from meq.studies import paper as published
+from meq.studies.compare import CALLED, ArmLine, Records, compare, compare_groups, paired_difference
+from meq.studies.cost_study import cost_tables, read_cost
+from meq.studies.measures import measured_of
+from meq.studies.measures.contract import Values
+from meq.studies.measures.coupling import Coupling
+from meq.studies.measures.fixed_point import FixedPoint
+from meq.studies.measures.robustness import CLEAN, Robustness
+from meq.studies.settings import EQUILIBRIUM, FULL
+from meq.studies.study import Study, read_study
+from meq.studies.tables import records_of
+from meq.studies.untrained import COST, encoders_table, hyperparameters_table
+from meq.tables import Cell, Table
+
+NAMES = {
+    "hateful-memes": "Hateful Memes",
+    "vcr": "VCR",
+    "vqa-v2": "VQA v2",
+    "snli-ve": "SNLI-VE",
+    "mosei": "CMU-MOSEI",
+    "cod10k": "COD10K",
+}
+"""As the paper writes its data sets; ours go by their names."""
+METRICS = {"accuracy": "Acc", "soft accuracy": "Acc", "auroc": "AUROC", "token accuracy": "Tokens"}
+SMOKE = "smoke"
+NONE = "--"
+PUBLISHED = "paper"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperPart:
+    """One study of the paper on one data set, in a folder of the whole."""
+
+    study: str
+    data: str
+    folder: str
+    smoke: bool = False
+
+
+@dataclass(frozen=True)
+class Found:
+    """A study that was run."""
+
+    part: PaperPart
+    place: Path
+
+    @cached_property
+    def study(self) -> Study:
+        return read_study(self.place)
+
+    @cached_property
+    def records(self) -> Records:
+        return records_of(self.place, self.study)
+
+    @cached_property
+    def measured(self) -> dict[str, Values]:
+        return measured_of(self.place, self.study)
+
+    @property
+    def metric(self) -> str:
+        """What weights are chosen by, and tables show."""
+        return next(iter(self.records.values())).metric
+
+    @property
+    def split(self) -> str:
+        """The paper reports dev; sets that it does not have report test where that is labelled."""
+        tested = any("test" in record.metrics for record in self.records.values())
+        return "test" if tested and self.part.data not in NAMES else "dev"
+
+    @cached_property
+    def lines(self) -> dict[str, ArmLine]:
+        """By arm, and by group."""
+        asked = {"split": self.split, "metric": self.metric}
+        found = [*compare(self.study, self.records, **asked), *compare_groups(self.study, self.records, **asked)]
+        return {line.arm.split(" (")[0]: line for line in found}
+
+    @property
+    def name(self) -> str:
+        return NAMES.get(self.part.data, self.part.data) + (f" ({SMOKE})" if self.part.smoke else "")
+
+    @property
+    def head(self) -> dict[str, Cell]:
+        return {"dataset": self.name, "metric": METRICS.get(self.metric, self.metric)}
+
+    def score(self, value: float | None) -> str:
+        """Percent; AUROC as a fraction."""
+        return NONE if value is None else f"{value:.4f}" if self.metric == "auroc" else f"{100 * value:.2f}"
+
+    def mean(self, arm: str) -> str:
+        return self.score(self.lines[arm].mean) if arm in self.lines else NONE
+
+    def against(self, arm: str, *, sign: int = 1) -> tuple[str, str]:
+        """The difference of an arm to the study's reference in points, and whether it is called."""
+        line = self.lines.get(arm)
+        if line is None or line.difference is None:
+            return NONE, ""
+        # + 0.0: or a difference of nought that changed its sign would be shown as -0.00
+        return f"{100 * sign * line.difference + 0.0:+.2f}", "yes" if line.verdict == CALLED else _no(line.verdict)
+
+    def figures(self, name: str) -> Mapping[str, float]:
+        """What the paper publishes, by arm, of a table on this data set; nothing beside a smoke test."""
+        known = published.PAPER.get(f"{name}/{self.part.data}")
+        return {} if known is None or self.part.smoke else known.values
+
+    def beside(self, name: str, column: Callable[[Mapping[str, float]], dict[str, Cell]]) -> dict[str, Cell] | None:
+        """The paper's row for this data set."""
+        values = self.figures(name)
+        return {"dataset": f"{NAMES[self.part.data]} ({PUBLISHED})", **column(values)} if values else None
+
+
+def _no(verdict: str) -> str:
+    return "no" if verdict == "not called" else verdict
+
+
+def assembled(folder: Path, parts: Iterable[PaperPart], *, paper: bool = False) -> dict[str, Table]:
+    """By name: every table of the paper that something was run for; `paper` sets its own figures beside ours."""
+    found = [each for each in (Found(part, folder / part.folder) for part in parts) if each.records]
+    made = {}
+    for name, (study, order, make) in TABLES.items():
+        mine = [each for each in found if each.part.study == study]
+        mine.sort(key=lambda each: order.index(each.part.data) if each.part.data in order else len(order))
+        if mine:
+            table = make(mine, paper)
+            made[name] = Table(
+                title=table.title, columns=table.columns, rows=table.rows, notes=(*table.notes, *_notes(mine, paper))
+            )
+    if (folder / COST / "cost.json").is_file():
+        made |= {f"cost-{name}": table for name, table in cost_tables(read_cost(folder / COST), paper=paper).items()}
+    settings = {name: FULL[name] for name in dict.fromkeys(each.part.data for each in found) if name in FULL}
+    made["datasets"] = _datasets(found, paper)
+    made["hyperparameters"] = hyperparameters_table(settings)
+    made["encoders"] = encoders_table(settings)
+    return made
+
+
+def _notes(found: Sequence[Found], paper: bool) -> list[str]:
+    splits = ", ".join(f"{each.name} {each.split}" for each in found)
+    counts = sorted({len(each.study.seeds) for each in found})
+    seeds = f"{' or '.join(map(str, counts))} seed{'s' if counts[-1] > 1 else ''}"
+    notes = [
+        f"Splits: {splits}. Means over {seeds}; differences in points; called: the mean "
+        "difference exceeds twice the sample standard deviation of the paired differences."
+    ]
+    failed = [
+        f"{each.name}, {arm}, seed {seed}" for each in found for (arm, seed), r in each.records.items() if r.error
+    ]
+    if failed:
+        notes.append(f"Failed runs, which have no score: {'; '.join(failed)}.")
+    if any(each.part.smoke for each in found):
+        notes.append(f"{SMOKE}: a few updates on a few examples, to see that it runs; its scores say nothing.")
+    if paper:
+        notes.append(f'{PUBLISHED}: figures of "{published.TITLE}", on its own evaluation splits; not measured here.')
+    return notes
+
+
+# -- one function for each table ---------------------------------------------------------------------------------------
+
+
+def _main(found: Sequence[Found], paper: bool) -> Table:
+    best = "best attention"
+
+    def ours(each: Found) -> dict[str, Cell]:
+        row: dict[str, Cell] = {**each.head, "concat": each.mean("concat"), "best": each.mean(best)}
+        row["meq"] = each.mean(EQUILIBRIUM)
+        for key, arm in (("concat", "concat"), ("best", best)):  # the paper subtracts the other arm from its own
+            row[f"{key} less"], row[f"{key} called"] = each.against(arm, sign=-1)
+        return row
+
+    def theirs(each: Found) -> dict[str, Cell] | None:
+        def column(values: Mapping[str, float]) -> dict[str, Cell]:
+            scores = {"concat": values["concat"], "best": values[best], "meq": values["meq"]}
+            less = {f"{key} less": f"{100 * (values['meq'] - scores[key]):+.2f}" for key in ("concat", "best")}
+            return {**{key: each.score(value) for key, value in scores.items()}, **less}
+
+        return each.beside("main", column)
+
+    titles = {"dataset": "Dataset", "metric": "Metric", "concat": "Concat", "best": "Best attn.", "meq": "MEQ"}
+    titles |= {"concat less": "MEQ less concat", "concat called": "called"}
+    titles |= {"best less": "MEQ less attn.", "best called": "called "}
+    return Table.of(
+        "Accuracy across multimodal benchmarks",
+        _rows(found, ours, theirs, paper),
+        titles=titles,
+        notes=("Best attn.: the better on dev of parameter-matched cross- and self-attention.",),
+    )
+
+
+def _modality(found: Sequence[Found], paper: bool) -> Table:
+    shown = {"text-only": "Text only", "image-only": "Image only"}
+
+    def ours(each: Found) -> dict[str, Cell]:
+        row: dict[str, Cell] = {**each.head, "both": each.mean(EQUILIBRIUM)}
+        for arm in shown:
+            row[arm] = each.mean(arm)
+            _, row[f"{arm} called"] = each.against(arm)
+        return row
+
+    def theirs(each: Found) -> dict[str, Cell] | None:
+        return each.beside(
+            "modality",
+            lambda values: {"both": each.score(values["meq"]), **{arm: each.score(values.get(arm)) for arm in shown}},
+        )
+
+    titles = {"dataset": "Dataset", "metric": "Metric", "both": "Both", **shown}
+    titles |= {f"{arm} called": "called" + " " * at for at, arm in enumerate(shown)}
+    notes = ("Each entry is trained anew with the others zeroed at the encoder's output; both: all modalities.",)
+    return Table.of("Single-modality controls", _rows(found, ours, theirs, paper), titles=titles, notes=notes)
+
+
+CONFIGURATIONS: Mapping[str, Mapping[str, str]] = {
+    "ablation": {
+        "meq": "Full MEQ",
+        "no-gate": "w/o soft gating",
+        "gate": "with soft gating",
+        "no-cross": "w/o cross-attention",
+        "no-self": "w/o self-attention",
+        "one-step": "Single iteration",
+    },
+    "collapse": {
+        "residual": "lambda_f = 0.3, no floor",
+        "gate-floor": "lambda_f = 0.3, gate floor 0.1",
+        "cross-floor": "lambda_f = 0.3, cross floor",
+        "no-residual": "lambda_f = 0",
+    },
+    "state": {
+        "meq": "MEQ (coupled states)",
+        "single-state": "Single state, block-matched",
+        "single-state-model-matched": "Single state, model-matched",
+        "feature-sum": "Feature-sum, one vector",
+    },
+    "mixer": {"meq": "Cross-attention", "meq-gmlp": "gMLP"},
+    "readout": {"control": "Capacity-matched control", "merge": "Cross-attention merge", "meq": "Pooled"},
+}
+"""By table: the arms in the paper's order and words."""
+
+
+def _configurations(title: str, name: str) -> Callable[[Sequence[Found], bool], Table]:
+    """Tables with a line per arm."""
+
+    def make(found: Sequence[Found], paper: bool) -> Table:
+        rows: list[dict[str, Cell]] = []
+        for each in found:
+            theirs = each.figures(name) if paper else {}
+            coupling = Coupling().typed(each.measured.get("coupling", {})) if name == "collapse" else {}
+            for arm, words in CONFIGURATIONS[name].items():
+                if arm not in each.lines and arm not in theirs:
+                    continue
+                less, called = each.against(arm)
+                row: dict[str, Cell] = {"dataset": each.name, "configuration": words, "score": each.mean(arm)}
+                row |= {"less": less, "called": called}
+                if coupling:
+                    mine = [result for (of, _), result in coupling.items() if of == arm]
+                    path = next((key for result in mine for key in result.cross_self), None)
+                    row["gate"] = _mean_of(result.gate.get(path or "") for result in mine)
+                    row["cross_self"] = _mean_of(result.cross_self.get(path or "") for result in mine)
+                if theirs:
+                    row[PUBLISHED] = each.score(theirs.get(arm))
+                    extra = published.SAFEGUARDS.get(arm) if name == "collapse" else None
+                    row |= {} if extra is None else {"paper gate": extra[0], "paper cross_self": extra[1]}
+                rows.append(row)
+        first = found[0]
+        titles = {"dataset": "Dataset", "configuration": "Configuration", "score": "Score"}
+        titles |= {
+            "less": f"less {first.study.reference}",
+            "cross_self": "cross/self",
+            PUBLISHED: f"score ({PUBLISHED})",
+        }
+        titles |= {"paper gate": f"gate ({PUBLISHED})", "paper cross_self": f"cross/self ({PUBLISHED})"}
+        path = "Gate and cross/self: of the first path, at the kept weights, means over seeds."
+        notes = (path,) if name == "collapse" else ()
+        return Table.of(title, rows, titles=titles, notes=notes)
+
+    return make
+
+
+def _residual(found: Sequence[Found], paper: bool) -> Table:
+    arms = {"residual": "0.3", "no-residual": "0"}
+
+    def ours(each: Found) -> dict[str, Cell]:
+        coupling = Coupling().typed(each.measured.get("coupling", {}))
+        row: dict[str, Cell] = {"dataset": each.name}
+        for arm in arms:
+            mine = [result for (of, _), result in coupling.items() if of == arm]
+            found = _mean_of(max(result.residual.values()) for result in mine if result.residual)
+            row[f"residual {arm}"] = _power(found)
+        row |= {f"score {arm}": each.mean(arm) for arm in arms}
+        row["less"], row["called"] = each.against("residual")
+        return row
+
+    def theirs(each: Found) -> dict[str, Cell] | None:
+        def column(values: Mapping[str, float]) -> dict[str, Cell]:
+            known = published.RESIDUALS[each.part.data]
+            row: dict[str, Cell] = {f"residual {arm}": _power(x) for arm, x in zip(arms, known, strict=True)}
+            # the paper prints the AUROC of this table in percent
+            return {**row, **{f"score {arm}": each.score(values[arm]) for arm in arms}}
+
+        return each.beside("residual", column)
+
+    titles = {"dataset": "Dataset", "less": "with less without"}
+    titles |= {f"residual {arm}": f"residual, lambda_f = {weight}" for arm, weight in arms.items()}
+    titles |= {f"score {arm}": f"metric, lambda_f = {weight}" for arm, weight in arms.items()}
+    notes = ("Residual: at the read state on dev, the larger modality, mean over samples and seeds.",)
+    return Table.of("Effect of the residual penalty", _rows(found, ours, theirs, paper), titles=titles, notes=notes)
+
+
+def _fixed_point(found: Sequence[Found], paper: bool) -> Table:
+    rows: list[dict[str, Cell]] = []
+    for each in found:
+        for (_, seed), result in FixedPoint().typed(each.measured.get("fixed-point", {})).items():
+            residual = [max(pair[at] for pair in result.residual.values()) for at in (0, 1)]
+            rows.append(
+                {
+                    "dataset": each.name,
+                    "seed": str(seed),
+                    "radius": statistics.fmean(result.radius) if result.radius else None,
+                    "drift": max(result.drift.values()),
+                    "residual read": _power(residual[0]),
+                    "residual far": _power(residual[1]),
+                    "metric read": each.score(result.score[0]),
+                    "metric far": each.score(result.score[1]),
+                    "n": result.samples,
+                }
+            )
+        theirs = published.FIXED_POINT.get(each.part.data) if paper and not each.part.smoke else None
+        if theirs is not None:
+            keys = ("seed", "radius", "drift", "residual read", "residual far", "metric read", "metric far", "n")
+            rows.append({"dataset": f"{each.name} ({PUBLISHED})", **dict(zip(keys, theirs, strict=True))})
+    titles = {"dataset": "Dataset", "radius": "rho at z(K)", "residual read": "residual at z(K)"}
+    titles |= {"residual far": "at z(far)", "metric read": "metric at z(K)", "metric far": "at z(far)"}
+    far = sorted(
+        {r.horizon for each in found for r in FixedPoint().typed(each.measured.get("fixed-point", {})).values()}
+    )
+    notes = (f"far: k = {' or '.join(map(str, far))}. rho: of the undamped map, mean over some samples.",)
+    return Table.of(
+        "Fixed-point behaviour at the read depth", rows, titles=titles, digits={"radius": 3, "drift": 2}, notes=notes
+    )
+
+
+def _robustness(found: Sequence[Found], paper: bool) -> Table:
+    rows: list[dict[str, Cell]] = []
+    for each in found:
+        results = Robustness().typed(each.measured.get("robustness", {}))
+        kinds = list(dict.fromkeys(kind for result in results.values() for kind in (CLEAN, *result.scores)))
+        theirs = published.ROBUSTNESS if paper and each.part.data == "hateful-memes" and not each.part.smoke else {}
+        for kind in kinds:
+            scores = {
+                arm: {
+                    seed: value
+                    for (of, seed), r in results.items()
+                    if of == arm and (value := r.score(kind)) is not None
+                }
+                for arm in ("concat", EQUILIBRIUM)
+            }
+            difference, _, verdict = paired_difference(each.study.seeds, scores[EQUILIBRIUM], scores["concat"])
+            row: dict[str, Cell] = {"dataset": each.name, "perturbation": kind}
+            row |= {arm: each.score(_mean_of(values.values())) for arm, values in scores.items()}
+            row["less"] = NONE if difference is None else f"{100 * difference:+.2f}"
+            row["called"] = "yes" if verdict == CALLED else _no(verdict)
+            if kind in theirs:
+                row["paper concat"], row["paper meq"] = (each.score(value) for value in theirs[kind])
+            rows.append(row)
+    titles = {"dataset": "Dataset", "perturbation": "Perturbation", "concat": "Concat", EQUILIBRIUM: "MEQ"}
+    titles |= {"less": "MEQ less concat", "paper concat": f"Concat ({PUBLISHED})", "paper meq": f"MEQ ({PUBLISHED})"}
+    return Table.of("Robustness to input corruption", rows, titles=titles)
+
+
+def _cod10k(found: Sequence[Found], paper: bool) -> Table:
+    arms = {"concat": "Concat", "cross-attention": "Cross-attn", "self-attention": "Self-attn", "low-rank": "LMF"}
+    arms[EQUILIBRIUM] = "MEQ"
+    rows: list[dict[str, Cell]] = []
+    for each in found:
+        score = {arm: NONE if (x := each.lines[arm].mean) is None else f"{x:.4f}" for arm in arms}
+        rows.append({"what": f"{each.name}: accuracy", **score})
+        rows.append({"what": "less MEQ, in points", **{arm: each.against(arm)[0] for arm in arms}})
+        rows.append({"what": "called", **{arm: each.against(arm)[1] for arm in arms}})
+        if paper and (theirs := each.figures("main")):
+            rows.append({"what": f"accuracy ({PUBLISHED})", **{arm: f"{theirs[arm]:.4f}" for arm in arms}})
+    return Table.of("COD10K, trained on it directly", rows, titles={"what": "", **arms})
+
+
+def _datasets(found: Sequence[Found], paper: bool) -> Table:
+    rows: list[dict[str, Cell]] = []
+    for name in dict.fromkeys(each.part.data for each in found):
+        each = next(one for one in found if one.part.data == name)
+        record = next(iter(each.records.values()))
+        row: dict[str, Cell] = {"dataset": each.name}
+        row |= {split: record.data.splits.get(split) or NONE for split in ("train", "dev", "test")}
+        if paper and name in published.DATA_COUNTS and not each.part.smoke:
+            row[PUBLISHED], row["classes"] = published.DATA_COUNTS[name]
+        rows.append(row)
+    titles = {"dataset": "Dataset", PUBLISHED: f"train / val / test ({PUBLISHED})", "classes": f"classes ({PUBLISHED})"}
+    return Table.of("Data sets, as they were trained on here", rows, titles=titles)
+
+
+def _rows(
+    found: Sequence[Found],
+    ours: Callable[[Found], dict[str, Cell]],
+    theirs: Callable[[Found], dict[str, Cell] | None],
+    paper: bool,
+) -> Iterator[dict[str, Cell]]:
+    for each in found:
+        yield ours(each)
+        if paper and (row := theirs(each)) is not None:
+            yield row
+
+
+def _mean_of(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
+def _power(value: float | None) -> str:
+    """1.0e-2, as the paper writes residuals."""
+    if value is None:
+        return NONE
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return f"{mantissa}e{int(exponent)}"
+
+
+TABLES: Mapping[str, tuple[str, tuple[str, ...], Callable[[Sequence[Found], bool], Table]]] = {
+    "main": ("main", ("hateful-memes", "vcr", "vqa-v2", "snli-ve", "mosei"), _main),
+    "ablation": ("ablation", (), _configurations("Component ablation", "ablation")),
+    "mixer": ("mixer", (), _configurations("The mixer of the cross-modal function", "mixer")),
+    "readout": ("readout", (), _configurations("Mixing again after the iteration", "readout")),
+    "modality": ("modality", ("snli-ve", "hateful-memes", "mosei"), _modality),
+    "robustness": ("robustness", (), _robustness),
+    "cod10k": ("cod10k", (), _cod10k),
+    "residual-penalty": ("residual-penalty", ("snli-ve", "hateful-memes", "mosei", "vcr", "vqa-v2"), _residual),
+    "safeguards": ("safeguards", (), _configurations("Structural safeguards against the collapse", "collapse")),
+    "state-design": ("state-design", ("vqa-v2", "hateful-memes", "mosei"), _configurations("State design", "state")),
+    "fixed-point": ("fixed-point", ("mosei", "vcr", "hateful-memes", "vqa-v2", "snli-ve"), _fixed_point),
+}
+"""By name: the study, the paper's order of its data sets, and what makes it."""

@@ -1,0 +1,270 @@
+"""The whole paper by one command: its studies on all data sets that are there, then its tables as it prints them.
+
+    meq study run paper roots.toml
+
+A roots file says where each data set lies. A set without a folder here is named and left out:
+
+    snli-ve = "data/snli_ve"
+    cod10k = "data/COD10K-v3"
+    scenes = true                                   # generated, nothing to point at
+    vcr = { root = "fixtures/vcr", smoke = true }   # a few updates, to see that everything runs
+
+A folder of its own holds every study with its records. Runs that several studies ask for are made once.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from meq.data.request import DATA_SETS, DataRequest, open_data
+from meq.options import nearest
+from meq.records import SCHEMA, alone, remove, write_bytes, write_dataclass
+from meq.records import read_dataclass as read_plain
+from meq.studies.build import Places
+from meq.studies.paper_tables import PaperPart, assembled
+from meq.studies.recipes import STUDIES, make_study
+from meq.studies.runner import run_study
+from meq.studies.study import TABLES, Study, StudyError, read_study
+from meq.studies.untrained import COST, run_untrained
+from meq.studies.verify import Fault, Verification, verify
+from meq.studies.workers import Executor
+from meq.tables import Table, as_files
+
+PAPER_FILE = "paper.json"
+PLAN: Mapping[str, tuple[str, ...]] = {
+    "snli-ve": ("main", "modality", "mixer", "readout", "residual-penalty", "fixed-point", "steps", "grounding"),
+    "hateful-memes": ("main", "modality", "residual-penalty", "state-design", "fixed-point", "robustness"),
+    "vqa-v2": ("main", "ablation", "residual-penalty", "safeguards", "state-design", "fixed-point"),
+    "vcr": ("main", "residual-penalty", "fixed-point"),
+    "mosei": ("main", "modality", "residual-penalty", "state-design", "fixed-point"),
+    "cod10k": ("cod10k",),
+}
+"""Which studies the paper has on its data sets, those first whose runs others take over."""
+ON_OTHERS = tuple(dict.fromkeys(name for names in PLAN.values() for name in names if name != "cod10k"))
+"""On sets that the paper does not have: all that make sense there."""
+EMBEDDED = ("scenes", "relay")
+"""Without a roots file: what needs no download."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Root:
+    """Where a data set lies, and whether it is there for a smoke test alone."""
+
+    root: Path | None = None
+    smoke: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperFile:
+    """What a folder of the paper holds; its records say the rest."""
+
+    schema: int
+    quick: bool
+    parts: tuple[PaperPart, ...]
+    left_out: Mapping[str, str]
+    """Data sets that are not there, each with why."""
+
+
+def read_roots(path: Path) -> tuple[dict[str, Root], dict[str, str]]:
+    """The data sets of a roots file, and those in it that are not there, with why. Folders start from the file's."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise StudyError(f"there is no roots file {path}: a TOML file with lines such as {EXAMPLE}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, IsADirectoryError) as error:
+        raise StudyError(f"{path} is no roots file: {error}. It has lines such as {EXAMPLE}") from error
+    if not found:
+        raise StudyError(f"{path} names no data set: it has lines such as {EXAMPLE}")
+    roots = {name: _root(path, name, value) for name, value in found.items()}
+    missing = {
+        name: f"{each.root} is not there" for name, each in roots.items() if each.root and not each.root.is_dir()
+    }
+    return {name: each for name, each in roots.items() if name not in missing}, missing
+
+
+EXAMPLE = 'snli-ve = "data/snli_ve", or scenes = true'
+
+
+def _root(path: Path, name: str, value: Any) -> Root:
+    where = f"{path}, {name}"
+    if name not in DATA_SETS:
+        raise StudyError(f"{where}: there is no such data set: {nearest(name, DATA_SETS)}")
+    given = value if isinstance(value, dict) else {} if value is True else {"root": value}
+    for key in given:
+        if key not in ("root", "smoke", "options"):
+            raise StudyError(f"{where}: there is no {key!r}: {nearest(key, ['root', 'smoke', 'options'])}")
+    root, smoke, options = given.get("root"), given.get("smoke", False), given.get("options", {})
+    if not isinstance(smoke, bool) or not isinstance(options, dict):
+        raise StudyError(f"{where}: smoke is true or false, and options are a table")
+    if DATA_SETS[name].embedded:
+        if root is not None:
+            raise StudyError(f"{where}: it is generated or installed, and has no folder: write {name} = true")
+        return Root(smoke=smoke, options=options)
+    if not isinstance(root, str):
+        raise StudyError(f'{where}: it lies in a folder of yours: write {name} = "path/to/it"')
+    return Root(root=path.parent / root, smoke=smoke, options=options)
+
+
+# -- running it --------------------------------------------------------------------------------------------------------
+
+
+def run_paper(
+    roots: Path | None,
+    folder: Path,
+    *,
+    quick: bool = False,
+    seeds: Sequence[int] | None = None,
+    on: Executor | None = None,
+    store: Path | None = None,
+    console: Console | None = None,
+) -> PaperFile:
+    """Run what is still to be run of all studies, and assemble the tables; the same call goes on where it stopped."""
+    console = console or Console(stderr=True)
+    there, left_out = ({name: Root() for name in EMBEDDED}, {}) if roots is None else read_roots(roots)
+    for name, why in left_out.items():
+        console.print(f"{name} is left out: {why}", highlight=False)
+    for name, each in there.items():  # a folder that is wrong shows before anything is trained
+        open_data(name, each.root, **each.options)
+    planned = list(_planned(there, quick=quick, seeds=seeds))
+    if not planned:
+        raise StudyError("none of the data sets is there: nothing can be run")
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone(folder, f"another process runs the paper in {folder}: wait for it, or choose another folder"):
+        _refuse_other_form(folder, quick)
+        remove([*folder.glob(".*.writing"), *folder.glob(f"{TABLES}/.*.writing")])
+        done: list[PaperPart] = []
+        for part, study in planned:
+            console.print(f"{part.study} on {part.data}: {folder / part.folder}", highlight=False)
+            root = there[part.data].root
+            read = there["cod10k"].root if "cod10k" in there else None
+            places = Places(data=root, store=None if part.smoke else store, read=read)
+            sources = [folder / each.folder for each in done if each.data == part.data]
+            alike = [source for source in sources if read_study(source).data == study.data]
+            run_study(study, folder / part.folder, places=places, on=on, reuse=alike, console=console)
+            done.append(part)
+            kept = _earlier(folder, done)
+            _write(folder, PaperFile(schema=SCHEMA, quick=quick, parts=(*done, *kept), left_out=left_out))
+        if not (folder / COST / "cost.json").is_file():
+            console.print(f"{COST}: {folder / COST}", highlight=False)
+            run_untrained(COST, folder / COST, quick=quick)
+        made = read_paper(folder)
+        write_tables(folder, assembled(folder, made.parts))
+    return made
+
+
+def _planned(
+    there: Mapping[str, Root], *, quick: bool, seeds: Sequence[int] | None
+) -> Iterator[tuple[PaperPart, Study]]:
+    for data, root in there.items():
+        for name in PLAN.get(data, ON_OTHERS):
+            if data not in STUDIES[name].on or (name == "grounding" and data == "snli-ve" and "cod10k" not in there):
+                continue
+            study = make_study(name, DataRequest(data=data, options=root.options), quick=quick, seeds=seeds)
+            study = smoke_form(study) if root.smoke else study
+            yield PaperPart(study=name, data=data, folder=study.name, smoke=root.smoke), study
+
+
+def _earlier(folder: Path, done: Sequence[PaperPart]) -> list[PaperPart]:
+    """Parts of an earlier call, with other roots: they stay in the tables."""
+    if not (folder / PAPER_FILE).is_file():
+        return []
+    return [part for part in read_paper(folder).parts if part.folder not in {each.folder for each in done}]
+
+
+def _refuse_other_form(folder: Path, quick: bool) -> None:
+    if (folder / PAPER_FILE).is_file() and read_paper(folder).quick != quick:
+        form = "the paper's sizes" if quick else "the quick form"
+        raise StudyError(f"{folder} holds the paper in {form}: choose another folder with --out")
+    strangers = [] if (folder / PAPER_FILE).is_file() else [each.name for each in folder.iterdir() if each.is_file()]
+    if strangers:
+        raise StudyError(f"{folder} holds other things, {strangers[0]} among them: choose another folder with --out")
+
+
+SMOKE_SHAPE = {"dim": 16, "heads": 2, "steps": 2, "hidden": 32, "head_width": 16}
+SMOKE_MEASURES: Mapping[str, Mapping[str, Any]] = {
+    "steps": {"limit": 4},
+    "fixed-point": {"horizon": 4, "radii": 1, "limit": 4},
+    "coupling": {"samples": 4},
+    "robustness": {"draws": 1, "limit": 4},
+    "grounding": {"limit": 2, "horizon": 4},
+    "staircase": {"limit": 4},
+}
+
+
+def smoke_form(study: Study) -> Study:
+    """The same arms and measures at a size of seconds, with encoders that need no weights, to see that all of it runs.
+
+    Its scores say nothing, and tables call its rows "smoke".
+    """
+    arms = []
+    for arm in study.arms:
+        fixed = (arm.match.size,) if arm.match else ()
+        shape = {name: value for name, value in SMOKE_SHAPE.items() if name in arm.options and name not in fixed}
+        steps = {"steps": 1} if arm.options.get("steps") == 1 else {}
+        arms.append(replace(arm, options={**arm.options, **shape, **steps}))
+    measures = {name: {**options, **SMOKE_MEASURES.get(name, {})} for name, options in study.measures.items()}
+    train = replace(study.train, epochs=1, batch_size=4, monitor_samples=2, radius_samples=0)
+    data = replace(study.data, encoders={}, limit=8)
+    return replace(study, name=f"{study.name}-smoke", data=data, arms=tuple(arms), train=train, measures=measures)
+
+
+# -- reading it back ---------------------------------------------------------------------------------------------------
+
+
+def is_paper(folder: Path) -> bool:
+    return (folder / PAPER_FILE).is_file()
+
+
+def read_paper(folder: Path) -> PaperFile:
+    if not is_paper(folder):
+        raise StudyError(f"{folder} has no {PAPER_FILE}: it is not a folder of the whole paper")
+    return read_plain(PaperFile, folder / PAPER_FILE)
+
+
+def _write(folder: Path, file: PaperFile) -> None:
+    write_dataclass(folder / PAPER_FILE, file)
+
+
+def paper_tables(folder: Path, *, paper: bool = False) -> dict[str, Table]:
+    """The assembled tables, from records; `paper` sets the published figures beside them."""
+    return assembled(folder, read_paper(folder).parts, paper=paper)
+
+
+def write_tables(folder: Path, tables: Mapping[str, Table]) -> None:
+    (folder / TABLES).mkdir(exist_ok=True)
+    made = as_files(tables)
+    for name, content in made.items():
+        write_bytes(folder / TABLES / name, content)
+    remove([path for path in (folder / TABLES).iterdir() if path.name not in made])
+
+
+def verify_paper(folder: Path, *, require_checkpoints: bool = False) -> Verification:
+    """Every study in it, and the assembled tables made again."""
+    whole = Verification()
+    for part in read_paper(folder).parts:
+        found = verify(folder / part.folder, require_checkpoints=require_checkpoints)
+        whole.faults += [replace(fault, file=f"{part.folder}/{fault.file}") for fault in found.faults]
+        whole.unverified += [f"{part.folder}/{name}" for name in found.unverified]
+        whole.notes += [f"{part.folder}: {note}" for note in found.notes]
+        whole.hashes, whole.metrics = whole.hashes + found.hashes, whole.metrics + found.metrics
+        whole.tables += found.tables
+    if whole.faults:
+        whole.notes.append("the assembled tables were not rebuilt: a study does not verify")
+        return whole
+    made = as_files(paper_tables(folder))
+    there = {path.name for path in (folder / TABLES).iterdir()} if (folder / TABLES).is_dir() else set()
+    for name in sorted(made.keys() | there):
+        whole.tables += 1
+        if name not in made:
+            whole.faults.append(Fault(file=f"{TABLES}/{name}", message="it does not follow from the records"))
+        elif name not in there or (folder / TABLES / name).read_bytes() != made[name]:
+            message = "it differs from the table that the records give"
+            whole.faults.append(Fault(file=f"{TABLES}/{name}", message=message))
+    return whole

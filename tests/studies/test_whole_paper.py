@@ -1,0 +1,158 @@
+"""The whole paper at its smallest, on the fixture of every data set that it has, and on one of ours."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from studies.kinds import FOLDERS
+
+from meq.studies import StudyError, read_study
+from meq.studies.paper_tables import NAMES
+from meq.studies.recipes import STUDIES, make_study
+from meq.studies.whole_paper import (
+    PLAN,
+    paper_tables,
+    read_paper,
+    read_roots,
+    run_paper,
+    smoke_form,
+    verify_paper,
+)
+from meq.tables import FORMATS
+
+QUIET = Console(quiet=True)
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A roots file beside the fixtures that it names, and one set that is not there."""
+    folder = tmp_path_factory.mktemp("roots")
+    lines = []
+    for name, make in FOLDERS.items():
+        make(folder / name)
+        options = ", options = { dev = 0.4 }" if name == "cod10k" else ""
+        lines.append(f'{name} = {{ root = "{name}", smoke = true{options} }}')
+    lines.append("scenes = { smoke = true, options = { train = 18, dev = 18, test = 18 } }")
+    (folder / "roots.toml").write_text("\n".join(lines))
+    return folder / "roots.toml"
+
+
+@pytest.fixture(scope="module")
+def whole(roots: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("whole") / "paper"
+    run_paper(roots, folder, quick=True, seeds=(0,), console=QUIET)
+    return folder
+
+
+def test_every_study_of_the_paper_runs_on_every_set_that_it_has_there(whole: Path) -> None:
+    made = {(part.study, part.data) for part in read_paper(whole).parts}
+    assert made >= {(study, data) for data, studies in PLAN.items() for study in studies}
+    for part in read_paper(whole).parts:
+        study = read_study(whole / part.folder)
+        assert all((whole / part.folder / "runs" / arm.name).is_dir() for arm in study.arms), part.folder
+
+
+def test_its_tables_have_the_papers_rows_in_its_order_and_call_the_fixtures_smoke(whole: Path) -> None:
+    tables = paper_tables(whole, paper=True)
+    first = [str(row[0]) for row in tables["main"].rows]
+    order = [f"{NAMES[name]} (smoke)" for name in ("hateful-memes", "vcr", "vqa-v2", "snli-ve", "mosei")]
+    assert first == [*order, "scenes (smoke)"], "and nothing of the paper beside a smoke test"
+    assert [row[1] for row in tables["main"].rows] == ["AUROC", "Acc", "Acc", "Acc", "Acc-7", "Acc"]
+    configurations = [row[1] for row in tables["ablation"].rows if row[0] == "VQA v2 (smoke)"]
+    assert configurations == [
+        "Full MEQ",
+        "w/o soft gating",
+        "w/o cross-attention",
+        "w/o self-attention",
+        "Single iteration",
+    ]
+    assert [row[0] for row in tables["fixed-point"].rows][:2] == ["CMU-MOSEI (smoke)", "VCR (smoke)"]
+    wanted = "main ablation mixer readout modality robustness cod10k residual-penalty safeguards state-design"
+    assert {*wanted.split(), "fixed-point", "datasets", "hyperparameters", "encoders", "cost-arms"} <= set(tables)
+
+
+def test_the_tables_on_disk_are_those_of_the_records_and_a_changed_one_is_found(whole: Path, tmp_path: Path) -> None:
+    for name, table in paper_tables(whole).items():
+        for ending, render in FORMATS.items():
+            assert (whole / "tables" / f"{name}.{ending}").read_text() == render(table)
+    changed = shutil.copytree(whole, tmp_path / "paper")
+    file = changed / "tables" / "main.csv"
+    file.write_text(file.read_text().replace("AUROC", "AUC"))
+    (changed / "tables" / "extra.txt").write_text("made up")
+    found = verify_paper(changed).faults
+    assert {fault.file for fault in found} == {"tables/main.csv", "tables/extra.txt"}, "and no fault in any study"
+
+
+def test_the_same_call_trains_nothing_again(whole: Path, roots: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in whole.glob("*/runs/*/*/record.json")}
+    run_paper(roots, whole, quick=True, seeds=(0,), console=QUIET)
+    assert {path: path.stat().st_mtime_ns for path in whole.glob("*/runs/*/*/record.json")} == before
+    borrowed = list(whole.glob("*/runs/*/*/borrowed.json"))
+    assert len(borrowed) > 10, "runs that several studies ask for are made once"
+    with pytest.raises(StudyError, match="holds the paper in the quick form: choose another folder"):
+        run_paper(roots, whole, seeds=(0,), console=QUIET)
+
+
+def test_its_latex_compiles(whole: Path, tmp_path: Path) -> None:
+    if shutil.which("pdflatex") is None:
+        pytest.skip("pdflatex is not installed")
+    tables = "\n\n".join(FORMATS["tex"](table) for table in paper_tables(whole).values())
+    document = (
+        "\\documentclass{article}\\usepackage{booktabs}\\begin{document}\\tiny\n" + tables + "\n\\end{document}\n"
+    )
+    (tmp_path / "tables.tex").write_text(document)
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_published_figures_stand_beside_rows_that_are_no_smoke_test() -> None:
+    """Every figure that the paper prints in a table that is assembled has a place."""
+    from meq.studies import paper
+
+    assert {f"main/{name}" for name in NAMES} <= set(paper.PAPER)
+    assert set(paper.FIXED_POINT) == set(paper.RESIDUALS) == set(NAMES) - {"cod10k"}
+    assert [f"residual/{name}" in paper.PAPER for name in paper.RESIDUALS] == [True] * 5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "names no data set"),
+        ("snli-ve", "is no roots file"),
+        ('snli_ve = "x"', "there is no such data set: did you mean 'snli-ve'"),
+        ("snli-ve = true", 'lies in a folder of yours: write snli-ve = "path/to/it"'),
+        ('scenes = "folder"', "has no folder: write scenes = true"),
+        ('vcr = { rot = "x" }', "there is no 'rot': did you mean 'root'"),
+        ('vcr = { root = "x", smoke = "yes" }', "smoke is true or false"),
+    ],
+)
+def test_a_roots_file_that_makes_no_sense_is_an_error_that_says_so(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "roots.toml").write_text(text)
+    with pytest.raises(StudyError, match=words):
+        read_roots(tmp_path / "roots.toml")
+    with pytest.raises(StudyError, match="there is no roots file"):
+        read_roots(tmp_path / "none.toml")
+
+
+def test_a_set_that_is_not_there_is_named_and_left_out(tmp_path: Path) -> None:
+    (tmp_path / "roots.toml").write_text('vcr = "gone"\nscenes = true')
+    there, missing = read_roots(tmp_path / "roots.toml")
+    assert list(there) == ["scenes"]
+    assert missing == {"vcr": f"{tmp_path / 'gone'} is not there"}
+    (tmp_path / "roots.toml").write_text('vcr = "gone"')
+    with pytest.raises(StudyError, match="none of the data sets is there"):
+        run_paper(tmp_path / "roots.toml", tmp_path / "out", console=QUIET)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_smoke_form_keeps_arms_and_measures(name: str) -> None:
+    study = make_study(name, None if name != "tree-order" else "mosei")
+    small = smoke_form(study)
+    assert [arm.name for arm in small.arms] == [arm.name for arm in study.arms]
+    assert small.measures.keys() == study.measures.keys()
