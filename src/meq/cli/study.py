@@ -263,6 +263,13 @@ def table(
 def verify(
     folder: Folder,
     require_checkpoints: Annotated[bool, typer.Option(help="A checkpoint that is not there is a fault.")] = False,
+    again: Annotated[
+        bool, typer.Option("--remeasure", help="Take every measure again from the weights that are there.")
+    ] = False,
+    data: Annotated[str | None, typer.Option(help="With --remeasure: the table that the study runs on.")] = None,
+    root: Annotated[Path | None, typer.Option(help="With --remeasure: the folder of the study's data set.")] = None,
+    features: Features = None,
+    read: ReadFolder = None,
     as_json: AsJson = False,
 ) -> None:
     """Rehash every file, recompute every metric, rebuild every table; exit with 1 if anything differs."""
@@ -271,8 +278,26 @@ def verify(
 
     check = verify_paper if is_paper(folder) else verify_folder
     found = check(folder, require_checkpoints=require_checkpoints)
+    if again and found.ok:
+        found = _remeasured(folder, found, data, root, features, read)
     print(dumps(found) if as_json else _verification_text(folder, found), end="")
     raise typer.Exit(0 if found.ok else 1)
+
+
+def _remeasured(
+    folder: Path, found: Verification, data: str | None, root: Path | None, features: Path | None, read: Path | None
+) -> Verification:
+    from meq.studies.build import places_of
+    from meq.studies.remeasure import remeasure
+    from meq.studies.whole_paper import is_paper
+
+    if is_paper(folder):
+        raise ValueError(
+            f"{folder} holds many studies on many data sets: give the folder of one of them to --remeasure"
+        )
+    check_data(data, root)
+    more = remeasure(folder, places_of(data, root, store=features, read=read), console=Console(stderr=True))
+    return replace(found, faults=more.faults, notes=[*found.notes, *more.notes], measures=more.measures)
 
 
 def _verification_text(folder: Path, found: Verification) -> str:
@@ -281,6 +306,7 @@ def _verification_text(folder: Path, found: Verification) -> str:
     lines += [f"unverified  {name}: not there" for name in found.unverified]
     lines += [f"note  {note}" for note in found.notes]
     checked = f"{found.hashes} files rehashed, {found.metrics} metrics recomputed, {found.tables} tables rebuilt"
+    checked += f", {found.measures} measures taken again" if found.measures else ""
     verdict = f"{folder} verifies" if found.ok else f"{folder} does NOT verify: {len(found.faults)} faults"
     return "\n".join([*lines, f"{verdict}; {checked}"]) + "\n"
 

@@ -99,6 +99,8 @@ class Verification:
     hashes: int = 0
     metrics: int = 0
     tables: int = 0
+    measures: int = 0
+    """Taken again, where that was asked for."""
 
     @property
     def ok(self) -> bool:
