@@ -156,3 +156,17 @@ def test_the_smoke_form_keeps_arms_and_measures(name: str) -> None:
     small = smoke_form(study)
     assert [arm.name for arm in small.arms] == [arm.name for arm in study.arms]
     assert small.measures.keys() == study.measures.keys()
+
+
+def test_every_figure_of_the_paper_is_drawn_from_the_records(whole: Path, tmp_path: Path) -> None:
+    from meq.viz.figures import draw_all
+
+    made = draw_all(whole / "grounding-snli-ve-quick-smoke", tmp_path / "figures")
+    assert {file.name for file in made} >= {
+        f"{name}.{ending}"
+        for name in ("architecture", "grounding-1", "probability-along-k", "training")
+        for ending in ("png", "svg")
+    }
+    assert all(file.stat().st_size > 1000 for file in made)
+    drawn = draw_all(whole / "main-mosei-quick-smoke", tmp_path / "mosei")
+    assert "architecture.png" not in {file.name for file in drawn}, "a merge tree is not drawn"

@@ -260,6 +260,26 @@ def table(
 
 @study_app.command()
 @command
+def figures(
+    folder: Folder,
+    out: Annotated[Path | None, typer.Option(help="Where to; beside the study's folder unless given.")] = None,
+) -> None:
+    """Draw every figure of a study, or of the whole paper, from its records: PNG and SVG."""
+    require("matplotlib", "figures")
+    from meq.studies.whole_paper import is_paper
+    from meq.viz.figures import draw_all
+
+    if not is_paper(folder):
+        read_study(folder)  # what is no study is said to be none
+    target = out or folder.with_name(f"{folder.name}-figures")
+    check_folder(target, "--out")
+    made = draw_all(folder, target)
+    print("\n".join(str(file) for file in made))
+    print(f"{len(made)} files in {target}")
+
+
+@study_app.command()
+@command
 def verify(
     folder: Folder,
     require_checkpoints: Annotated[bool, typer.Option(help="A checkpoint that is not there is a fault.")] = False,

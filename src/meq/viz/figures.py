@@ -14,7 +14,8 @@ from typing import Generic, TypeVar
 from meq.options import nearest
 from meq.registry import Registry
 from meq.studies.study import STUDY
-from meq.viz import run_figures, staircase, study_figures
+from meq.studies.whole_paper import is_paper, read_paper
+from meq.viz import paper_figures, run_figures, staircase, study_figures
 from meq.viz.run_figures import ReportedRun, open_reported_run
 from meq.viz.study_figures import ReportedStudy, open_reported_study
 from meq.viz.style import Drawing, save
@@ -61,6 +62,8 @@ STUDY_FIGURES: Registry[FigureEntry[ReportedStudy]] = Registry(
         "steps-by-depth": FigureEntry(place="steps", draw=staircase.steps_by_depth),
         "trail": FigureEntry(place="steps", draw=staircase.trail),
         "grounding": FigureEntry(place="grounding", draw=study_figures.grounding),
+        "probability-along-k": FigureEntry(place="grounding", draw=paper_figures.probability_by_step),
+        "architecture": FigureEntry(place="training", draw=paper_figures.architecture),
         "training": FigureEntry(place="training", draw=study_figures.training),
     },
 )
@@ -110,6 +113,19 @@ def draw_figure(folder: Path | str, name: str, out: Path | str, *, looks: Path |
         raise ValueError(f"{folder} has nothing to draw as {name!r}: `meq report {folder}` says what is missing")
     stems = [name] if len(drawings) == 1 else [f"{name}-{number}" for number in range(1, len(drawings) + 1)]
     return [file for stem, each in zip(stems, drawings, strict=True) for file in save(each.figure, Path(out) / stem)]
+
+
+def draw_all(folder: Path, out: Path) -> list[Path]:
+    """Every figure that a study has something for, into the folder `out`; of the whole paper, those of its studies."""
+    if is_paper(folder):
+        return [file for part in read_paper(folder).parts for file in draw_all(folder / part.folder, out / part.folder)]
+    source = open_reported_study(folder)
+    made = []
+    for name in STUDY_FIGURES:
+        drawings = STUDY_FIGURES.get(name).draw(source)
+        stems = [name] if len(drawings) == 1 else [f"{name}-{number}" for number in range(1, len(drawings) + 1)]
+        made += [file for stem, each in zip(stems, drawings, strict=True) for file in save(each.figure, out / stem)]
+    return made
 
 
 def is_study(folder: Path | str) -> bool:

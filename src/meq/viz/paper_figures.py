@@ -1,0 +1,154 @@
+"""Figures of the paper: probabilities of true, wrong and irrelevant captions along k, and the model itself."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyBboxPatch
+
+from meq.runs.load import RunFiles, open_run_files
+from meq.studies.measures.grounding import numbers
+from meq.studies.study import run_place
+from meq.viz.colours import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, VERMILION
+from meq.viz.study_figures import ReportedStudy
+from meq.viz.style import MOST_OF_NAME, Drawing, mark_read, new_figure, plain, styled, whole_steps
+
+ACROSS = 3
+CAPTIONS = {"true": (BLUE, "-", "true"), "wrong": (VERMILION, ":", "wrong"), "irrelevant": (GREEN, "--", "irrelevant")}
+"""By what is said of a picture: colour, line, and word."""
+
+
+def probability_by_step(found: ReportedStudy) -> list[Drawing]:
+    """P(entailment) along k of true, wrong and irrelevant captions: the mean over pictures, then picture by picture."""
+    values = found.measured.get("grounding", {})
+    if not values:
+        return []
+    arm, seed = next(run for run in found.study.runs() if run in values)
+    kept = values[arm, seed]
+    steps, read = kept["p_entailment"]["steps"], kept["read"]
+    panels = {f"mean of {kept['pictures']} pictures": _curves(kept["p_entailment"], CAPTIONS)}
+    for example in kept["examples"]:
+        panels[example["text"]] = {
+            name: numbers(row) for name, row in example["p_entailment"].items() if name in CAPTIONS
+        }
+    rows = math.ceil(len(panels) / ACROSS)
+    with styled():
+        figure = new_figure(9.0, 2.3 * rows + 0.7)
+        grid = figure.subplots(rows, ACROSS, sharex=True, sharey=True, squeeze=False)
+        for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
+            for name, curve in curves.items():
+                colour, style, word = CAPTIONS[name]
+                axes.plot(steps[: len(curve)], curve[: len(steps)], color=colour, linestyle=style, label=word)
+            axes.set_title(plain(title, MOST_OF_NAME), fontsize=8.5, pad=14)
+            axes.set_ylim(-0.02, 1.02)
+            mark_read(axes, read)
+            whole_steps(axes)
+        for axes in grid.flat[len(panels) :]:
+            axes.set_visible(False)
+        figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        figure.supylabel("P(entailment)", fontsize=9)
+    ends = "; ".join(
+        f"{CAPTIONS[name][2]} {curve[0]:.2f} to {curve[-1]:.2f}" for name, curve in next(iter(panels.values())).items()
+    )
+    return [
+        Drawing(
+            figure=figure,
+            alt=f"P(entailment) along k, means from k = {steps[0]} to {steps[-1]}: {ends}.",
+            caption=f"{arm}, seed {seed}: P(entailment) read at step k for a true, a wrong and an irrelevant caption "
+            f"({kept['irrelevant']['text']}), with the read depth K marked.",
+        )
+    ]
+
+
+def _curves(found: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Sequence[float]]:
+    return {name: found[name] for name in names if found.get(name) is not None}
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+
+WIDE, HIGH, ROW = 1.75, 0.62, 1.5
+"""Inches of a box, and from one modality to the next."""
+COUPLED = "MutualEquilibrium"
+
+
+def architecture(found: ReportedStudy) -> list[Drawing]:
+    """The reference's model as its record says it is built; nothing for merge trees, nor without coupled states."""
+    runs = (run for run in found.study.runs() if run[0] == found.study.reference and run in found.records)
+    files = next((open_run_files(found.folder / run_place(*run)) for run in runs), None)
+    if files is None or files.record.model.get("model") != COUPLED or files.task is None:
+        return []
+    options, names = files.record.model["options"], list(files.task.widths)
+    high = ROW * len(names) + 0.55
+    with styled():
+        figure = new_figure(9.75, high, constrained=False)
+        axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
+        axes.set_xlim(0, 9.75)
+        axes.set_ylim(0, high)
+        axes.axis("off")
+        _draw_model(axes, files, names)
+    parts = ", ".join(_update(options))
+    return [
+        Drawing(
+            figure=figure,
+            alt=f"The model: {', '.join(names)} enter by their encoders, couple for K = {options['steps']} steps "
+            f"({parts}), are read and answered.",
+            caption=f"{found.study.reference}, {files.record.parameters:,} trained parameters: every state is updated "
+            "from its own old state and those of all the others, K times; then all are read.",
+        )
+    ]
+
+
+def _update(options: Mapping[str, Any]) -> list[str]:
+    """What one step of a state is made of."""
+    if options.get("mixer") == "mlp":
+        parts = ["one MLP of all states"]
+    else:
+        mixer = "gMLP" if options.get("mixer") == "gmlp" else "cross-attention"
+        parts = [
+            word for part, word in (("own", "S: self-attention"), ("cross", f"M: {mixer}")) if options.get(part, True)
+        ]
+    gate = {True: "soft gate", False: "no gate"}.get(options.get("gate", True), "decaying carry")
+    damping = options.get("damping", 0.5)
+    return [*parts, gate, "learned damping" if damping == "learned" else f"damping {damping:g}"]
+
+
+def _draw_model(axes: Axes, files: RunFiles, names: Sequence[str]) -> None:
+    options, task = files.record.model["options"], files.task
+    assert task is not None
+    middles = [ROW * (len(names) - place) - 0.3 for place in range(len(names))]
+    centre, (*parts, gate, damping) = sum(middles) / len(middles), _update(options)
+    for place, (name, middle) in enumerate(zip(names, middles, strict=True)):
+        colour = PALETTE[place % len(PALETTE)]
+        encoder = task.encoders[name].name if name in task.encoders else "features as they come"
+        _box(axes, 0.25, middle, [name, encoder], colour)
+        _box(axes, 2.45, middle, ["f: linear", f"{task.widths[name]} to {options['dim']}"], colour)
+        _box(axes, 4.75, middle, [f"state of {name}", *parts], colour, high=0.9, wide=2.1)
+        _arrow(axes, (2.0, middle), (2.45, middle))
+        _arrow(axes, (4.2, middle), (4.75, middle))
+        _arrow(axes, (6.85, middle), (7.75, centre))
+    for above, below in itertools.pairwise(middles):
+        _arrow(axes, (5.5, above - 0.45), (5.5, below + 0.45), colour=ORANGE)
+        _arrow(axes, (6.1, below + 0.45), (6.1, above - 0.45), colour=ORANGE)
+    _box(axes, 7.75, centre, [f"readout: {options.get('readout', 'pooled')}", f"head: {task.head}"], INK)
+    words = f"K = {options['steps']} steps, {gate}, {damping}"
+    axes.text(5.8, 0.22, plain(words), ha="center", fontsize=9, color=FAINT)
+
+
+def _box(
+    axes: Axes, left: float, middle: float, lines: Sequence[str], colour: str, *, wide: float = WIDE, high: float = HIGH
+) -> None:
+    shape = FancyBboxPatch(
+        (left, middle - high / 2), wide, high, boxstyle="round,pad=0.02,rounding_size=0.08", facecolor="white",
+        edgecolor=colour, linewidth=1.4,
+    )  # fmt: skip
+    axes.add_patch(shape)
+    words = "\n".join(plain(line, 28) for line in lines)
+    axes.text(left + wide / 2, middle, words, ha="center", va="center", fontsize=8)
+
+
+def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float], *, colour: str = FAINT) -> None:
+    axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 1.2})
