@@ -285,13 +285,13 @@ def default_encoders(data: DataSet) -> dict[str, Encoder]:
     return choose_encoders(data, {})
 
 
-def choose_encoders(data: DataSet, names: Mapping[str, str]) -> dict[str, Encoder]:
+def choose_encoders(data: DataSet, names: Mapping[str, str], *, device: str = "cpu") -> dict[str, Encoder]:
     """An encoder for every modality that is not features yet; `names` maps modalities to encoders' names."""
     raw = _raw(data)
     for modality in names:
         if modality not in raw:
             raise ValueError(f"{data.name} has no modality {modality!r} to encode: {nearest(modality, raw)}")
-    chosen = {name: make_encoder(str(encoder), raw[name]) for name, encoder in names.items()}
+    chosen = {name: make_encoder(str(encoder), raw[name], device=device) for name, encoder in names.items()}
     return chosen | {name: _built_in(data, name, kind) for name, kind in raw.items() if name not in names}
 
 

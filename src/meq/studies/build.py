@@ -20,6 +20,7 @@ from meq.data.request import DataRequest, open_data
 from meq.data.table_files import is_table
 from meq.data.transforms import blank
 from meq.encoders import Encoder, choose_encoders
+from meq.encoders.catalogue import encoding_device
 from meq.encoders.store import FeatureStore
 from meq.models.base import FusionModel
 from meq.models.iterated import IteratedModel
@@ -81,7 +82,7 @@ def prepare_data(config: DataConfig, places: Places | None = None) -> PreparedDa
     places = places or Places()
     raw = open_raw(config, places)
     needed = any(modality.width is None for modality in raw.modalities.values())
-    encoders = choose_encoders(raw, config.encoders) if needed else {}
+    encoders = choose_encoders(raw, config.encoders, device=encoding_device()) if needed else {}
     scaled = raw.modalities if config.standardise else None
     data, statistics = prepare(raw, encoders, standardised=scaled, store=places.store)
     provenance = Provenance(
