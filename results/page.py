@@ -518,9 +518,9 @@ SECTIONS: dict[str, Section] = {
         name: (f"Which training keeps, on {words}", f"meq study run depth {command}", say_depth, recipe_tables)
         for name, words, command in (
             ("depth-scenes-quick", "`scenes`", "scenes --quick"),
-            ("depth-snli-ve-quick", "photographs and sentences", "snli-ve FOLDER --quick"),
+            ("depth-snli-ve-quick", "photographs and sentences", "snli-ve FOLDER --quick --set train.epochs=2"),
             ("depth-duels-quick", "`duels`", "duels --quick --set train=14400"),
-            ("depth-relay", "`relay`, with every option", "relay --set train=9600"),
+            ("depth-relay", "`relay`, with every option", "relay --set train=7680"),
         )
     },
     "main-scenes-quick": (
