@@ -32,8 +32,6 @@ MEASURES: dict[str, dict[str, Any]] = {
 FEATURES = (*TABLES, "mosei", "statements", "duels")
 """There is nothing to corrupt in what came as numbers, and typos would change which tokens there are to answer."""
 REFUSED = {
-    ("tree-order", "table of two"): "compares the merge orders of three modalities, and there are 2: part0, part1",
-    ("tree-order", "table of four"): "compares the merge orders of three modalities, and there are 4",
     **{
         ("robustness", name): "came as features: the measure 'robustness' changes pictures and texts" for name in TABLES
     },

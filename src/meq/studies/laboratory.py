@@ -142,30 +142,40 @@ def state_design(setting: Setting) -> Study:
 
 
 def tree_order(setting: Setting) -> Study:
-    """Does the order of merging matter? All orders of three modalities, an order drawn by the seed, and the graph.
+    """Does the order of merging matter? Every modality merged last, an order drawn by the seed, and the graph.
+
+    All modalities but the last are merged in the order in which they are named. Of two there is one order, and its tree
+    has the same states as the graph.
 
     Command: meq study run tree-order clips.parquet --vector face --vector voice --vector words --label y
     Duration: minutes for vectors.
     Expect: differences of the size of the spread.
     """
-    if len(setting.modalities) != 3:
-        raise StudyError(
-            f"tree-order compares the merge orders of three modalities, and there are {len(setting.modalities)}: "
-            f"{', '.join(setting.modalities)}"
-        )
-    first, second, third = setting.modalities
-    orders = {third: [[first, second], third], second: [[first, third], second], first: [[second, third], first]}
+    names = setting.modalities
+    lasts = names if len(names) > 2 else names[-1:]
+    orders = {last: [*(name for name in names if name != last), last] for last in lasts}
     trees = [
-        equilibrium(replace(setting, order=order), f"tree-{last.lower().replace('_', '-')}-last")
+        equilibrium(
+            replace(setting, order=_merged_in(order)),
+            f"tree-{last.lower().replace('_', '-')}-last" if len(names) > 2 else "tree",
+        )
         for last, order in orders.items()
     ]
-    drawn = equilibrium(replace(setting, order="random"), "tree-random-order")
+    drawn = [equilibrium(replace(setting, order="random"), "tree-random-order")] if len(names) > 2 else []
     return study_of(
         setting,
         "Does the order of a merge tree matter, and does it beat the graph?",
-        (graph(setting, "graph"), *trees, drawn),
+        (graph(setting, "graph"), *trees, *drawn),
         reference="graph",
     )
+
+
+def _merged_in(names: Sequence[str]) -> Any:
+    """Two first, then the others one by one: [[a, b], c]."""
+    order: Any = names[0]
+    for name in names[1:]:
+        order = [order, name]
+    return order
 
 
 def statements_tiny() -> Study:
