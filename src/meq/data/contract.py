@@ -137,14 +137,19 @@ Row = TypeVar("Row")
 class Rows(Sequence[Example], Generic[Row]):
     """Examples that are made when they are asked for, from rows that are small to keep.
 
-    `make` may give a `plain_example`. `stamp` gives what a fingerprint needs of a row, where that is known without
-    making the example.
+    `make` may give a `plain_example`. `stamp` gives what a fingerprint needs of a row, and `lengths` how many tokens it
+    has by modality, where that is known without making the example.
     """
 
     def __init__(
-        self, rows: Sequence[Row], make: Callable[[Row], Example], *, stamp: Callable[[Row], bytes] | None = None
+        self,
+        rows: Sequence[Row],
+        make: Callable[[Row], Example],
+        *,
+        stamp: Callable[[Row], bytes] | None = None,
+        lengths: Callable[[Row], Mapping[str, int]] | None = None,
     ) -> None:
-        self.rows, self.make, self.stamp = rows, make, stamp
+        self.rows, self.make, self.stamp, self.lengths = rows, make, stamp, lengths
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -155,7 +160,7 @@ class Rows(Sequence[Example], Generic[Row]):
     def __getitem__(self, place: slice) -> Rows[Row]: ...
     def __getitem__(self, place: int | slice) -> Example | Rows[Row]:
         if isinstance(place, slice):
-            return Rows(self.rows[place], self.make, stamp=self.stamp)
+            return Rows(self.rows[place], self.make, stamp=self.stamp, lengths=self.lengths)
         return with_tensors(self.make(self.rows[place]))
 
     def plain(self) -> Iterator[Example]:

@@ -110,7 +110,7 @@ def encode_and_count(
     splits: dict[str, Split] = {}
     for split, examples in data.splits.items():
         maker = ExampleMaker(examples, work.sources)
-        splits[split] = Rows(rows[split], maker, stamp=maker.stamp)
+        splits[split] = Rows(rows[split], maker, stamp=maker.stamp, lengths=maker.lengths)
     identities = {name: source.identity for name, source in work.sources.items()}
     widths = {name: features(identity.width) for name, identity in identities.items()}
     facts: dict[str, Any] = {
@@ -392,6 +392,10 @@ class ExampleMaker:
     def tokens(self, row: EncodedRow) -> dict[str, tuple[Tokens, ...]]:
         """By modality, one per choice: features, and where in the original each token lies."""
         return {name: tuple(map(source.tokens, each_of(places))) for name, source, places in self._features(row)}
+
+    def lengths(self, row: EncodedRow) -> dict[str, int]:
+        """By modality that was encoded: the most tokens of its contents, without reading them."""
+        return {name: max(map(source.length, each_of(places))) for name, source, places in self._features(row)}
 
     def stamp(self, row: EncodedRow) -> bytes:
         """Features are known by what was encoded and by which encoder: no need to read them."""

@@ -197,6 +197,11 @@ class Features:
         shard, row = self._rows[place]
         return shard.cut[row]
 
+    def length(self, place: int) -> int:
+        """How many tokens; known from the index, without reading them."""
+        shard, row = self._rows[place]
+        return shard.bounds[row + 1] - shard.bounds[row]
+
     def read(self, place: int) -> Float[Tensor, "N W"]:
         shard, row = self._rows[place]
         return shard.features(row)
@@ -245,6 +250,9 @@ class Memory:
 
     def cut(self, place: int) -> bool:
         return self._rows[place][2]
+
+    def length(self, place: int) -> int:
+        return len(self._rows[place][1].features)
 
     def read(self, place: int) -> Float[Tensor, "N W"]:
         return self._rows[place][1].features

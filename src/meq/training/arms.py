@@ -181,13 +181,20 @@ def train_arm(
 
 
 def longest(data: DataSet) -> dict[str, int]:
-    """The most tokens that an example has, by modality."""
-    from meq.data.contract import tensors_of
+    """The most tokens that an example has, by modality; of encoded ones nothing is read but the index."""
+    from meq.data.contract import Rows, tensors_of
 
     lengths = dict.fromkeys(data.widths, 0)
     for split in data.splits.values():
-        for example in split:
-            for name in lengths:
+        known: set[str] = set()
+        if isinstance(split, Rows) and split.lengths is not None and len(split):
+            for row in split.rows:
+                for name, count in split.lengths(row).items():
+                    known.add(name)
+                    lengths[name] = max(lengths[name], count)
+        unknown = [name for name in lengths if name not in known]
+        for example in split if unknown else ():
+            for name in unknown:
                 counts = [len(x) if x.ndim > 1 else 1 for x in tensors_of(example.content.get(name))]
                 lengths[name] = max(lengths[name], *counts, 0)
     return lengths
