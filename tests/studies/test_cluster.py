@@ -16,7 +16,7 @@ from studies.small import SMALL, once_trained, results
 
 from meq.records import sha256
 from meq.studies import StudyError, read_record, run_study, verify
-from meq.studies.cluster import Cluster, Home, _connected, _host, _refuse_elsewhere, refuse_unfit
+from meq.studies.cluster import Cluster, Home, _connected, _host, _refuse_elsewhere, gpus_of_a_run, refuse_unfit
 from meq.studies.runner import choose_executor
 from meq.studies.study import run_place
 from meq.training.record import versions
@@ -128,3 +128,10 @@ def test_trust_speaks_of_a_cluster() -> None:
     with pytest.raises(StudyError, match="--trust-cluster makes sense with --on ray"):
         choose_executor("local", trusted=True)
     assert choose_executor("ray", address="auto", trusted=True) == Cluster(address="auto", trusted=True)
+
+
+def test_a_run_asks_for_a_gpu_where_the_cluster_has_one() -> None:
+    """There is none here: what Ray says of nodes is made up."""
+    plain, lost = {"Alive": True, "Resources": {"CPU": 8.0}}, {"Alive": False, "Resources": {"GPU": 4.0}}
+    assert gpus_of_a_run([plain, lost]) == 0
+    assert gpus_of_a_run([plain, {"Alive": True, "Resources": {"CPU": 8.0, "GPU": 2.0}}]) == 1

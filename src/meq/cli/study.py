@@ -97,7 +97,9 @@ def run(
         int | None, typer.Option(help="Of torch in each worker, with --on local; the cores shared out.", min=1)
     ] = None,
     cpus: Annotated[int | None, typer.Option(help="Of each run, with --on ray; 1 unless given.", min=1)] = None,
-    gpus: Annotated[float | None, typer.Option(help="Of each run, with --on ray, also 0.5; none unless given.")] = None,
+    gpus: Annotated[
+        float | None, typer.Option(help="Of each run, with --on ray, also 0.5; 1 where there are any unless given.")
+    ] = None,
 ) -> None:
     """Run a study, or go on with it: the same command resumes what was interrupted."""
     with resumable(f"go on with: {_same_command(name, out)}"):

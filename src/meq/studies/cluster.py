@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +41,8 @@ class Cluster:
     """Runs at the same time; as many as the cluster has room for unless given."""
     cpus: int = 1
     """Cores of a run, and its threads of torch. The same number, the same bits."""
-    gpus: float = 0
+    gpus: float | None = None
+    """Of a run; 1 unless given where the cluster has any, else 0."""
     memory: float | None = None
     """GB that a run needs; estimated unless given."""
     trusted: bool = False
@@ -55,9 +56,11 @@ class Cluster:
         # for a cluster of this machine: what is asked for, even if that is more than it has
         local_cpus = max(cores(), self.cpus) if self.workers is None else self.cpus * most
         with _connected(self.address, local_cpus, trusted=self.trusted) as ray:
-            asked = {"num_cpus": self.cpus, "num_gpus": self.gpus, "memory": need}
+            gpus = gpus_of_a_run(ray.nodes()) if self.gpus is None else self.gpus
+            asked = {"num_cpus": self.cpus, "num_gpus": gpus, "memory": need}
             nodes = _fitting_nodes(ray, asked)
-            words = f"Ray: {nodes} with room for a run of {self.cpus} CPUs and {need / GB:.1f} GB"
+            devices = f", {gpus:g} GPUs" if gpus else ""
+            words = f"Ray: {nodes} with room for a run of {self.cpus} CPUs{devices} and {need / GB:.1f} GB"
             job.console.print(words, highlight=False)
             yield from follow(job, _Tasks(ray, job, asked, most=most, retries=self.retries))
 
@@ -130,6 +133,11 @@ def refuse_unfit(folder: Path, home: Home) -> None:
         )
     if home.version != (here := versions()["meq"]):
         raise StudyError(f"runs cannot be made on {node}: it has meq {here}, the study runs with {home.version}")
+
+
+def gpus_of_a_run(nodes: Sequence[Mapping[str, Any]]) -> int:
+    """One where a node that is alive has any: a run that asked for none would not see it."""
+    return int(any(node["Alive"] and node["Resources"].get("GPU", 0) >= 1 for node in nodes))
 
 
 def _fitting_nodes(ray: Any, asked: dict[str, Any]) -> str:
