@@ -520,7 +520,7 @@ SECTIONS: dict[str, Section] = {
             ("depth-scenes-quick", "`scenes`", "scenes --quick"),
             ("depth-snli-ve-quick", "photographs and sentences", "snli-ve FOLDER --quick --set train.epochs=2"),
             ("depth-duels-quick", "`duels`", "duels --quick --set train=14400"),
-            ("depth-relay", "`relay`, with every option", "relay --set train=7680"),
+            ("depth-relay-quick", "`relay`", "relay --quick --set train=7680"),
         )
     },
     "main-scenes-quick": (
