@@ -474,6 +474,28 @@ def say_depth(found: Published) -> list[str]:
     return said
 
 
+def say_keeping(found: Published) -> str:
+    """The recipe that keeps and answers best at K, beside a fixed depth."""
+    arms = recipe_arms(found)
+    fixed, keeping = arms[found.study.reference], {name: arm for name, arm in arms.items() if arm.keeps}
+    if not keeping:
+        return "No way of training that was tried keeps the score at K to within a point."
+    name, best = max(keeping.items(), key=lambda each: statistics.fmean(each[1].read.values()))
+    difference, _, verdict = paired_difference(list(best.read), best.read, fixed.read)
+    assert difference is not None
+
+    def pair(arm: RecipeArm) -> str:
+        read, far = (percent(statistics.fmean(each.values())) for each in (arm.read, arm.far))
+        return f"{read} at K and {far} at k = {FAR}"
+
+    return (
+        f"Read far deeper than trained, a model of a fixed depth loses what it knew: {pair(fixed)}. With late starts and "
+        f"without the gate (`{name}`) it keeps: {pair(best)}; at K that is {points(difference)} "
+        f"{'ahead of' if difference >= 0 else 'behind'} the fixed depth ({verdict}). {len(best.read)} seeds, "
+        f"{next(iter(FixedPoint().typed(found.measured['fixed-point']).values())).samples} test statements."
+    )
+
+
 def recipe_tables(found: Published) -> Iterator[str]:
     yield as_markdown(recipe_table(found))
 
@@ -574,7 +596,8 @@ def readme_part() -> str:
     said = "\n\n".join(say_duels(trails))
     table = as_markdown(trail_table(trails))
     scenes = "\n\n".join(f"On `scenes`: {first}" if not place else first for place, first in enumerate(say_main(main)))
-    return f"{BEGIN}\n\n{said}\n\n{table}\n{scenes}\n\n{''.join(main.tables(TABLE))}\n{END}"
+    keeping = say_keeping(Published.named("depth-scenes-quick"))
+    return f"{BEGIN}\n\n{said}\n\n{table}\n{scenes}\n\n{keeping}\n\n{''.join(main.tables(TABLE))}\n{END}"
 
 
 def with_results(readme: str) -> str:
