@@ -489,8 +489,8 @@ def say_keeping(found: Published) -> str:
         return f"{read} at K and {far} at k = {FAR}"
 
     return (
-        f"Read far deeper than trained, a model of a fixed depth loses what it knew: {pair(fixed)}. With late starts and "
-        f"without the gate (`{name}`) it keeps: {pair(best)}; at K that is {points(difference)} "
+        f"Read far deeper than trained, a model of a fixed depth loses what it knew: {pair(fixed)}. With late starts "
+        f"and without the gate (`{name}`) it keeps: {pair(best)}; at K that is {points(difference)} "
         f"{'ahead of' if difference >= 0 else 'behind'} the fixed depth ({verdict}). {len(best.read)} seeds, "
         f"{next(iter(FixedPoint().typed(found.measured['fixed-point']).values())).samples} test statements."
     )

@@ -78,7 +78,8 @@ def setting_for(data: str | DataRequest, *, quick: bool = False, seeds: Sequence
 def _paper(name: str, train: TrainConfig, *, damping: float | str = 0.5, encoded: bool = True, **rest: Any) -> Setting:
     """Width 768, 8 heads, K = 10: what all of the paper's benchmarks share."""
     encoders = {"image": "clip", "text": "bert"} if encoded else {}
-    data = DataConfig(name=name, options=rest.pop("options", {}), encoders=encoders)
+    # what comes as numbers has scales of its own: they are standardised by train
+    data = DataConfig(name=name, options=rest.pop("options", {}), encoders=encoders, standardise=not encoded)
     shape = {"dim": WIDTH, "heads": 8, "steps": 10, "damping": damping, **rest.pop("shape", {})}
     return Setting(data=data, shape=shape, train=train, **rest)
 
