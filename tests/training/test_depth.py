@@ -44,6 +44,7 @@ def draws(text: str, count: int = 4000) -> list[tuple[int, int]]:
         (" UNIFORM(low=2, high=8) ", Uniform(2, 8)),
         ("poisson(8)", Poisson(8)),
         ("poisson(8.5, spread=0.25, tracked=4)", Poisson(8.5, 0.25, 4)),
+        ("fixed(8)", Fixed(8)),
         ("uniform(2, 8, per_sample=True)", Uniform(2, 8, per_sample=True)),
         ("poisson(8, per_sample=true)", Poisson(8, per_sample=True)),
         ("poisson(8, per_sample=False)", Poisson(8)),

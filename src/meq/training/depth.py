@@ -32,6 +32,9 @@ class DepthDraw:
     """The last so many of them carry gradients."""
 
 
+UNSAID = (("per_sample", False), ("steps", None))
+
+
 @dataclass(frozen=True)
 class Depth(ABC):
     """A distribution of depths."""
@@ -48,18 +51,23 @@ class Depth(ABC):
         """As `parse_depth` reads it."""
         values = [(each.name, getattr(self, each.name)) for each in fields(self)]
         # left out where it is not set, so that runs of older versions are resumed
-        values = [(name, value) for name, value in values if (name, value) != ("per_sample", False)]
+        values = [(name, value) for name, value in values if (name, value) not in UNSAID]
         return f"{self.name}({', '.join(f'{name}={value}' for name, value in values)})" if values else self.name
 
 
 @dataclass(frozen=True)
 class Fixed(Depth):
-    """Always the model's own K, as in the paper."""
+    """Always the same number of steps: the model's own K, as in the paper, unless another one is given."""
 
+    steps: int | None = None
     name = "fixed"
 
-    def draw(self, random_numbers: random.Random) -> None:
-        return None
+    def __post_init__(self) -> None:
+        if self.steps is not None:
+            whole_number("fixed: steps", self.steps)
+
+    def draw(self, random_numbers: random.Random) -> DepthDraw | None:
+        return None if self.steps is None else DepthDraw(steps=self.steps, tracked=self.steps)
 
 
 @dataclass(frozen=True)
