@@ -31,8 +31,9 @@ TABLE, INTERVALS = "test-accuracy", "test-accuracy-bootstrap"
 CHANCE = 1 / 3
 INTRODUCTION = """# Results
 
-Studies of the embedded sets `duels` and `scenes`: small models, three seeds, hours on two cores. They say what these
-models do on these sets, and nothing about other benchmarks. Every table is made from the records in `results/`,
+Studies of the embedded sets `duels`, `relay` and `scenes`, and one of photographs, a subset of SNLI-VE read by encoders whose
+weights come with pip: small models, three seeds, hours on two cores. They say what these models do on these sets, and
+nothing about other benchmarks. Every table is made from the records in `results/`,
 which `meq study verify` checks and the tests verify; weights are not kept, their hashes are.
 
 A difference is *called* when its absolute value exceeds twice the sample standard deviation of the paired per-seed
@@ -413,7 +414,7 @@ def recipe_table(found: Published) -> Table:
     arms = recipe_arms(found)
     first = next(iter(FixedPoint().typed(found.measured["fixed-point"]).values()))
     trails = trail_arms(found) if "staircase" in found.study.measures else {}
-    fixed = arms[found.study.reference]
+    fixed, record = arms[found.study.reference], next(iter(found.records.values()))
     rows: list[dict[str, Cell]] = []
     for name, arm in arms.items():
         difference, _, verdict = paired_difference(list(arm.read), arm.read, fixed.read)
@@ -440,7 +441,8 @@ def recipe_table(found: Published) -> Table:
         },
         digits={"radius": 3, "residual": 5, "minutes": 1},
         notes=(
-            f"{first.samples} samples of {first.split}; means over {len(fixed.read)} seeds, with sample standard "
+            f"Trained on {record.data.splits['train']:,} examples by {record.steps:,} updates. {first.samples} samples of "
+            f"{first.split}; means over {len(fixed.read)} seeds, with sample standard "
             "deviations. Radius: of the undamped map at z(K). Residual: median over samples, the larger modality. "
             "Minutes: of training, on one core of a machine that trained two at a time."
             + (" Deep: trails deeper than in training, read deeper." if trails else ""),
