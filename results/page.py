@@ -31,10 +31,9 @@ TABLE, INTERVALS = "test-accuracy", "test-accuracy-bootstrap"
 CHANCE = 1 / 3
 INTRODUCTION = """# Results
 
-Studies of the embedded sets `duels`, `relay` and `scenes`, and one of photographs, a subset of SNLI-VE read by encoders whose
-weights come with pip: small models, three seeds, hours on two cores. They say what these models do on these sets, and
-nothing about other benchmarks. Every table is made from the records in `results/`,
-which `meq study verify` checks and the tests verify; weights are not kept, their hashes are.
+Studies of the embedded sets `duels`, `relay` and `scenes`, and one of photographs, a subset of SNLI-VE read by encoders
+whose weights come with pip: small models, three seeds, hours on two cores. They say what these models do on these sets,
+and nothing about other benchmarks. Every table is made from the records in `results/`, which `meq study verify` checks and the tests verify; weights are not kept, their hashes are.
 
 A difference is *called* when its absolute value exceeds twice the sample standard deviation of the paired per-seed
 differences. Beside it stands a paired bootstrap over examples: the middle 95 % of the difference over draws of the test
@@ -441,8 +440,8 @@ def recipe_table(found: Published) -> Table:
         },
         digits={"radius": 3, "residual": 5, "minutes": 1},
         notes=(
-            f"Trained on {record.data.splits['train']:,} examples by {record.steps:,} updates. {first.samples} samples of "
-            f"{first.split}; means over {len(fixed.read)} seeds, with sample standard "
+            f"Trained on {record.data.splits['train']:,} examples by {record.steps:,} updates. {first.samples} samples "
+            f"of {first.split}; means over {len(fixed.read)} seeds, with sample standard "
             "deviations. Radius: of the undamped map at z(K). Residual: median over samples, the larger modality. "
             "Minutes: of training, on one core of a machine that trained two at a time."
             + (" Deep: trails deeper than in training, read deeper." if trails else ""),
