@@ -33,7 +33,8 @@ INTRODUCTION = """# Results
 
 Studies of the embedded sets `duels`, `relay` and `scenes`, and one of photographs, a subset of SNLI-VE read by encoders
 whose weights come with pip: small models, three seeds, hours on two cores. They say what these models do on these sets,
-and nothing about other benchmarks. Every table is made from the records in `results/`, which `meq study verify` checks and the tests verify; weights are not kept, their hashes are.
+and nothing about other benchmarks. Every table is made from the records in `results/`, which `meq study verify` checks
+and the tests verify; weights are not kept, their hashes are.
 
 A difference is *called* when its absolute value exceeds twice the sample standard deviation of the paired per-seed
 differences. Beside it stands a paired bootstrap over examples: the middle 95 % of the difference over draws of the test
