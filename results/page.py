@@ -490,11 +490,15 @@ def say_keeping(found: Published) -> str:
         read, far = (percent(statistics.fmean(each.values())) for each in (arm.read, arm.far))
         return f"{read} at K and {far} at k = {FAR}"
 
+    chosen = found.study.arm(name)
+    late = "late starts" if "settle" in chosen.train.get("depth", "") else "a fixed depth"
+    gate = "with the gate" if chosen.options.get("gate", True) else "without the gate"
+    samples = next(iter(FixedPoint().typed(found.measured["fixed-point"]).values())).samples
     return (
-        f"Read far deeper than trained, a model of a fixed depth loses what it knew: {pair(fixed)}. With late starts "
-        f"and without the gate (`{name}`) it keeps: {pair(best)}; at K that is {points(difference)} "
-        f"{'ahead of' if difference >= 0 else 'behind'} the fixed depth ({verdict}). {len(best.read)} seeds, "
-        f"{next(iter(FixedPoint().typed(found.measured['fixed-point']).values())).samples} test statements."
+        f"Read far deeper than trained, a model of a fixed depth loses what it knew: {pair(fixed)}. With {late} and "
+        f"{gate} (`{name}`) it keeps: {pair(best)}; at K that is {points(difference)} "
+        f"{'ahead of' if difference >= 0 else 'behind'} the former ({verdict}). {len(best.read)} seeds, {samples} test "
+        "statements."
     )
 
 

@@ -216,7 +216,7 @@ def test_measures_read_dev_on_the_papers_sets_and_what_they_are_told_elsewhere()
     assert "split" not in make_study("fixed-point", "scenes").measures["fixed-point"]
     assert make_study("fixed-point", "scenes", measure_on="dev").measures["fixed-point"]["split"] == "dev"
     with pytest.raises(
-        StudyError, match="no measure of the study 'readout-scenes' has an option 'split': it takes none"
+        StudyError, match="no measure of the study 'readout-scenes' reads a split: leave out `measure_on`"
     ):
         make_study("readout", "scenes", measure_on="dev")
 

@@ -70,3 +70,10 @@ def test_what_differs_is_named_by_its_place() -> None:
         "d is not there any more",
         "e is new",
     ]
+
+
+def test_small_numbers_and_rows_of_numbers_that_are_texts_are_compared_as_numbers() -> None:
+    assert list(differences({"far": 8e-6}, {"far": 9e-4})) == ["far is 0.0009 and the record has 8e-06"]
+    assert list(differences({"p": "0.123 0.5"}, {"p": "0.124 0.5"})) == []
+    assert list(differences({"p": "0.123 0.5"}, {"p": "0.123 0.7"})) == ["p, number 1, is 0.7 and the record has 0.5"]
+    assert list(differences({"p": "a b"}, {"p": "a c"})) == ["p is 'a c' and the record has 'a b'"]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 from studies.kinds import FOLDERS
 
+from meq.records import FormatError
 from meq.studies import StudyError, read_study
-from meq.studies.paper_tables import NAMES
+from meq.studies.paper_tables import NAMES, assembled
 from meq.studies.recipes import STUDIES, make_study
 from meq.studies.whole_paper import (
     PLAN,
@@ -72,7 +74,26 @@ def test_its_tables_have_the_papers_rows_in_its_order_and_call_the_fixtures_smok
     ]
     assert [row[0] for row in tables["fixed-point"].rows][:2] == ["CMU-MOSEI (smoke)", "VCR (smoke)"]
     wanted = "main ablation mixer readout modality robustness cod10k residual-penalty safeguards state-design"
-    assert {*wanted.split(), "fixed-point", "datasets", "hyperparameters", "encoders", "cost-arms"} <= set(tables)
+    assert {*wanted.split(), "fixed-point", "datasets", "cost-arms"} <= set(tables)
+    assert "hyperparameters" not in tables, "they would be those of no row"
+
+
+def test_the_published_figures_stand_beside_rows_that_are_no_smoke_test(whole: Path) -> None:
+    parts = [replace(part, smoke=False) for part in read_paper(whole).parts]
+    tables = assembled(whole, parts, quick=True, paper=True)
+    main = {str(row[0]): row for row in tables["main"].rows}
+    assert main["SNLI-VE (paper)"][2:6] == ("71.61", "74.40", "75.15", "+3.53")
+    assert main["Hateful Memes (paper)"][2:6] == ("0.6873", "0.7251", "0.7021", "+1.48")
+    far = {str(row[0]): row for row in tables["fixed-point"].rows}
+    assert far["VQA v2 (paper)"][1:] == ("42", 1.340, 1.42, "7.4e-2", "1.5e-3", "62.8", "27.4", 21_029)
+    robust = {row[1]: row for row in tables["robustness"].rows if row[0] == "Hateful Memes"}
+    assert robust["blur 8"][-2:] == ("0.6582", "0.6564")
+    residual = {str(row[0]): row for row in tables["residual-penalty"].rows}
+    assert residual["VQA v2 (paper)"][1:5] == ("9.7e-4", "9.4e-2", "54.29", "63.33")
+    gates = {row[1]: row for row in tables["safeguards"].rows if row[0] == "VQA v2"}
+    assert gates["lambda_f = 0"][-2:] == (0.2339, 0.0532)
+    assert [column.title for column in tables["hyperparameters"].columns][1:4] == ["snli-ve", "hateful-memes", "vcr"]
+    assert all("Quick form" in table.notes[-1] for table in tables.values())
 
 
 def test_the_tables_on_disk_are_those_of_the_records_and_a_changed_one_is_found(whole: Path, tmp_path: Path) -> None:
@@ -110,8 +131,7 @@ def test_its_latex_compiles(whole: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-2000:]
 
 
-def test_published_figures_stand_beside_rows_that_are_no_smoke_test() -> None:
-    """Every figure that the paper prints in a table that is assembled has a place."""
+def test_every_figure_that_the_paper_prints_in_these_tables_is_known() -> None:
     from meq.studies import paper
 
     assert {f"main/{name}" for name in NAMES} <= set(paper.PAPER)
@@ -137,6 +157,14 @@ def test_a_roots_file_that_makes_no_sense_is_an_error_that_says_so(tmp_path: Pat
         read_roots(tmp_path / "roots.toml")
     with pytest.raises(StudyError, match="there is no roots file"):
         read_roots(tmp_path / "none.toml")
+
+
+def test_a_folder_of_the_paper_does_not_lead_elsewhere(whole: Path, tmp_path: Path) -> None:
+    (tmp_path / "paper.json").write_text(
+        (whole / "paper.json").read_text().replace("main-vcr-quick-smoke", "../../vcr")
+    )
+    with pytest.raises(FormatError, match=r"\.\./\.\./vcr"):
+        read_paper(tmp_path)
 
 
 def test_a_set_that_is_not_there_is_named_and_left_out(tmp_path: Path) -> None:

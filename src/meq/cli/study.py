@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -26,7 +26,6 @@ from meq.training.arms import ARMS
 
 if TYPE_CHECKING:
     from meq.studies.verify import Verification
-    from meq.studies.workers import Executor
 
 study_app = typer.Typer(no_args_is_help=True, help="Studies: several arms, several seeds.")
 Folder = Annotated[Path, typer.Argument(help="The study's folder.")]
@@ -134,8 +133,7 @@ def run(
         if name == PAPER:
             of_one = {"ROOT": root, "--rates": rates - 1, "--read": read, "--reuse": reuse, "--measure-on": measure_on}
             _refuse_options(request, of_one)
-            _run_paper(data, out, quick=quick, seeds=seed, on=executor, store=features)
-            return
+            _run_paper(data, out, quick=quick, seeds=seed, on=executor, store=features, retry_failed=retry_failed)
         given = by_part(request.options, ["train", "model", "measure"])
         asked = None if data is None else replace(request, root=None, options=given.pop("data", {}))
         study = make_study(name, asked, quick=quick, seeds=seed, rates=rates, measure_on=measure_on)
@@ -149,9 +147,8 @@ def run(
         raise typer.Exit(int(any(record.error is not None for record in records)))
 
 
-def _run_paper(
-    roots: str | None, out: Path | None, *, quick: bool, seeds: list[int] | None, on: Executor, store: Path | None
-) -> None:
+def _run_paper(roots: str | None, out: Path | None, *, quick: bool, **options: Any) -> NoReturn:
+    from meq.studies.tables import records_of
     from meq.studies.whole_paper import paper_tables, run_paper
 
     folder = out or Path("studies") / (f"{PAPER}-quick" if quick else PAPER)
@@ -160,9 +157,12 @@ def _run_paper(
         raise ValueError(
             "the whole paper needs a roots file, which says where its data sets lie: see `meq study list paper`"
         )
-    run_paper(given, folder, quick=quick, seeds=seeds, on=on, store=store)
+    made = run_paper(given, folder, quick=quick, **options)
     print("\n".join(tables.as_text(each) for each in paper_tables(folder).values()))
     print(f"the paper: {folder}")
+    places = [folder / part.folder for part in made.parts]
+    records = [record for place in places for record in records_of(place, read_study(place)).values()]
+    raise typer.Exit(int(any(record.error is not None for record in records)))
 
 
 def _refuse_options(request: DataRequest, given: Mapping[str, Any]) -> None:
@@ -273,8 +273,13 @@ def figures(
 
     if not is_paper(folder):
         read_study(folder)  # what is no study is said to be none
+    folder = folder.resolve()
     target = out or folder.with_name(f"{folder.name}-figures")
     check_folder(target, "--out")
+    if target.resolve().is_relative_to(folder):
+        raise ValueError(
+            f"{target} lies in the study's own folder, in which every file is sealed: choose another --out"
+        )
     made = draw_all(folder, target)
     print("\n".join(str(file) for file in made))
     print(f"{len(made)} files in {target}")
@@ -299,9 +304,15 @@ def verify(
     from meq.studies.whole_paper import is_paper, verify_paper
 
     check = verify_paper if is_paper(folder) else verify_folder
+    if again and is_paper(folder):
+        raise ValueError(
+            f"{folder} holds many studies on many data sets: give the folder of one of them to --remeasure"
+        )
     found = check(folder, require_checkpoints=require_checkpoints)
     if again and found.ok:
         found = _remeasured(folder, found, data, root, features, read)
+    elif again:
+        found.notes.append("no measure was taken again: the study does not verify as it is")
     print(dumps(found) if as_json else _verification_text(folder, found), end="")
     raise typer.Exit(0 if found.ok else 1)
 

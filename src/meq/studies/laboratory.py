@@ -13,6 +13,7 @@ from meq.studies.settings import (
     by_kind,
     equilibrium,
     graph,
+    in_a_name,
     only,
     study_of,
     with_penalty,
@@ -157,7 +158,7 @@ def tree_order(setting: Setting) -> Study:
     trees = [
         equilibrium(
             replace(setting, order=_merged_in(order)),
-            f"tree-{last.lower().replace('_', '-')}-last" if len(names) > 2 else "tree",
+            f"tree-{in_a_name(last)}-last" if len(names) > 2 else "tree",
         )
         for last, order in orders.items()
     ]

@@ -5,9 +5,10 @@ Scores are in percent, AUROC as a fraction, differences in points. Every table s
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from meq.studies.cost_study import cost_tables, read_cost
 from meq.studies.measures import measured_of
 from meq.studies.measures.contract import Values
 from meq.studies.measures.coupling import Coupling
-from meq.studies.measures.fixed_point import FixedPoint
+from meq.studies.measures.fixed_point import FixedPoint, largest
 from meq.studies.measures.robustness import CLEAN, Robustness
-from meq.studies.settings import EQUILIBRIUM, FULL
+from meq.studies.settings import EQUILIBRIUM, setting_for
 from meq.studies.study import Study, read_study
 from meq.studies.tables import records_of
 from meq.studies.untrained import COST, encoders_table, hyperparameters_table
@@ -35,6 +36,13 @@ NAMES = {
 }
 """As the paper writes its data sets; ours go by their names."""
 METRICS = {"accuracy": "Acc", "soft accuracy": "Acc", "auroc": "AUROC", "token accuracy": "Tokens"}
+ORDERS: Mapping[str, tuple[str, ...]] = {
+    "datasets": ("hateful-memes", "vcr", "vqa-v2", "snli-ve", "mosei"),
+    "hyperparameters": ("snli-ve", "hateful-memes", "vcr", "mosei", "vqa-v2"),
+    "encoders": ("snli-ve", "hateful-memes", "vqa-v2", "vcr", "mosei"),
+}
+"""The paper's orders of data sets, by table."""
+QUICK = "Quick form: small models, few steps, encoders whose weights come with pip, a part of the data."
 SMOKE = "smoke"
 NONE = "--"
 PUBLISHED = "paper"
@@ -125,25 +133,31 @@ def _no(verdict: str) -> str:
     return "no" if verdict == "not called" else verdict
 
 
-def assembled(folder: Path, parts: Iterable[PaperPart], *, paper: bool = False) -> dict[str, Table]:
+def assembled(folder: Path, parts: Iterable[PaperPart], *, quick: bool, paper: bool = False) -> dict[str, Table]:
     """By name: every table of the paper that something was run for; `paper` sets its own figures beside ours."""
     found = [each for each in (Found(part, folder / part.folder) for part in parts) if each.records]
     made = {}
     for name, (study, order, make) in TABLES.items():
-        mine = [each for each in found if each.part.study == study]
-        mine.sort(key=lambda each: order.index(each.part.data) if each.part.data in order else len(order))
+        mine = _in_order([each for each in found if each.part.study == study], order)
         if mine:
             table = make(mine, paper)
-            made[name] = Table(
-                title=table.title, columns=table.columns, rows=table.rows, notes=(*table.notes, *_notes(mine, paper))
-            )
+            made[name] = replace(table, notes=(*table.notes, *_notes(mine, paper)))
     if (folder / COST / "cost.json").is_file():
         made |= {f"cost-{name}": table for name, table in cost_tables(read_cost(folder / COST), paper=paper).items()}
-    settings = {name: FULL[name] for name in dict.fromkeys(each.part.data for each in found) if name in FULL}
-    made["datasets"] = _datasets(found, paper)
-    made["hyperparameters"] = hyperparameters_table(settings)
-    made["encoders"] = encoders_table(settings)
+    made["datasets"] = _datasets(_in_order(found, ORDERS["datasets"]), paper)
+    for name, describe in (("hyperparameters", hyperparameters_table), ("encoders", encoders_table)):
+        real = [each for each in _in_order(found, ORDERS[name]) if not each.part.smoke]
+        settings = {each.part.data: setting_for(each.part.data, quick=quick, seeds=each.study.seeds) for each in real}
+        if settings:
+            made[name] = describe(settings)
+    if quick:
+        made = {name: replace(table, notes=(*table.notes, QUICK)) for name, table in made.items()}
     return made
+
+
+def _in_order(found: Sequence[Found], order: Sequence[str]) -> list[Found]:
+    """The paper's order of its data sets, then ours."""
+    return sorted(found, key=lambda each: order.index(each.part.data) if each.part.data in order else len(order))
 
 
 def _notes(found: Sequence[Found], paper: bool) -> list[str]:
@@ -151,8 +165,8 @@ def _notes(found: Sequence[Found], paper: bool) -> list[str]:
     counts = sorted({len(each.study.seeds) for each in found})
     seeds = f"{' or '.join(map(str, counts))} seed{'s' if counts[-1] > 1 else ''}"
     notes = [
-        f"Splits: {splits}. Means over {seeds}; differences in points; called: the mean "
-        "difference exceeds twice the sample standard deviation of the paired differences."
+        f"Splits: {splits}. Scores are means over {seeds} unless a line names its seed; differences in points; called: "
+        "the mean difference exceeds twice the sample standard deviation of the paired differences."
     ]
     failed = [
         f"{each.name}, {arm}, seed {seed}" for each in found for (arm, seed), r in each.records.items() if r.error
@@ -182,7 +196,7 @@ def _main(found: Sequence[Found], paper: bool) -> Table:
     def theirs(each: Found) -> dict[str, Cell] | None:
         def column(values: Mapping[str, float]) -> dict[str, Cell]:
             scores = {"concat": values["concat"], "best": values[best], "meq": values["meq"]}
-            less = {f"{key} less": f"{100 * (values['meq'] - scores[key]):+.2f}" for key in ("concat", "best")}
+            less = dict(zip(("concat less", "best less"), published.MAIN_DIFFERENCES[each.part.data], strict=True))
             return {**{key: each.score(value) for key, value in scores.items()}, **less}
 
         return each.beside("main", column)
@@ -294,7 +308,7 @@ def _residual(found: Sequence[Found], paper: bool) -> Table:
         row: dict[str, Cell] = {"dataset": each.name}
         for arm in arms:
             mine = [result for (of, _), result in coupling.items() if of == arm]
-            found = _mean_of(max(result.residual.values()) for result in mine if result.residual)
+            found = _mean_of(largest(result.residual.values()) for result in mine)
             row[f"residual {arm}"] = _power(found)
         row |= {f"score {arm}": each.mean(arm) for arm in arms}
         row["less"], row["called"] = each.against("residual")
@@ -320,17 +334,17 @@ def _fixed_point(found: Sequence[Found], paper: bool) -> Table:
     rows: list[dict[str, Cell]] = []
     for each in found:
         for (_, seed), result in FixedPoint().typed(each.measured.get("fixed-point", {})).items():
-            residual = [max(pair[at] for pair in result.residual.values()) for at in (0, 1)]
+            residual = [largest(pair[at] for pair in result.residual.values()) for at in (0, 1)]
             rows.append(
                 {
                     "dataset": each.name,
                     "seed": str(seed),
                     "radius": statistics.fmean(result.radius) if result.radius else None,
-                    "drift": max(result.drift.values()),
+                    "drift": largest(result.drift.values()),
                     "residual read": _power(residual[0]),
                     "residual far": _power(residual[1]),
-                    "metric read": each.score(result.score[0]),
-                    "metric far": each.score(result.score[1]),
+                    "metric read": f"{100 * result.score[0]:.1f}",  # the paper has AUROC in percent here, too
+                    "metric far": f"{100 * result.score[1]:.1f}",
                     "n": result.samples,
                 }
             )
@@ -426,6 +440,8 @@ def _power(value: float | None) -> str:
     """1.0e-2, as the paper writes residuals."""
     if value is None:
         return NONE
+    if not math.isfinite(value):  # of a run that diverged
+        return str(value)
     mantissa, exponent = f"{value:.1e}".split("e")
     return f"{mantissa}e{int(exponent)}"
 

@@ -128,6 +128,8 @@ def make_study(
     parts = [name, setting.data.name if setting.data.name != name else "", setting.data.options.get("form", "")]
     study = replace(found.make(setting), name="-".join([*filter(None, parts), *(["quick"] if quick else [])]))
     if measure_on is not None:
+        if not any("split" in _options(each) for each in study.measures):
+            raise StudyError(f"no measure of the study {study.name!r} reads a split: leave out `measure_on`")
         study = with_measures(study, {"split": measure_on})
     elif setting.data.name in BENCHMARKS:
         chosen = [each for each in study.measures if each != ELSEWHERE and "split" in _options(each)]

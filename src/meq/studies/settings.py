@@ -6,12 +6,14 @@ The full form has the paper's hyperparameters; the quick form is meant for two c
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 from meq.data.request import DATA_SETS, DataRequest
+from meq.data.table_columns import modality_named
 from meq.data.table_files import is_table
 from meq.encoders.catalogue import OFFLINE, offline_is_installed
 from meq.options import nearest
@@ -153,7 +155,7 @@ QUICK: Mapping[str, Setting] = {
 def _table(request: DataRequest, quick: bool) -> Setting:
     """A user's table: every column is a modality; pictures and texts are read offline, where the extra is installed."""
     columns = {"images": request.images, "texts": request.texts, "audios": request.audios, "vectors": request.vectors}
-    modalities = tuple(name for names in columns.values() for name in names)
+    modalities = tuple(modality_named(name) for names in columns.values() for name in names)
     if len(modalities) < 2:
         raise StudyError(
             f"{request.data}: a study needs two columns to learn from, got {', '.join(modalities) or 'none'}"
@@ -161,7 +163,12 @@ def _table(request: DataRequest, quick: bool) -> Setting:
     places = {"label": request.label, "split": request.split, "group": request.group}
     options = {**{name: list(names) for name, names in columns.items() if names}, **places, **request.options}
     read_by = {"image": request.images, "text": request.texts}
-    encoders = {name: OFFLINE[kind] for kind, names in read_by.items() for name in names if offline_is_installed(kind)}
+    encoders = {
+        modality_named(name): OFFLINE[kind]
+        for kind, names in read_by.items()
+        for name in names
+        if offline_is_installed(kind)
+    }
     vectors_only = not (request.images or request.texts or request.audios)
     data = DataConfig(
         name=TABLE,
@@ -277,5 +284,11 @@ def with_penalty(arm: ArmConfig, name: str, options: Mapping[str, Any]) -> ArmCo
 def only(arm: ArmConfig, kept: str, modalities: Sequence[str]) -> ArmConfig:
     """The arm, trained and read with all other modalities zeroed."""
     prefix = "" if arm.name == EQUILIBRIUM else f"{arm.name}-"
-    slug = kept.lower().replace("_", "-")
-    return replace(arm, name=f"{prefix}{slug}-only", blank=tuple(name for name in modalities if name != kept))
+    return replace(
+        arm, name=f"{prefix}{in_a_name(kept)}-only", blank=tuple(name for name in modalities if name != kept)
+    )
+
+
+def in_a_name(modality: str) -> str:
+    """A modality as a part of an arm's name: columns of tables may be called anything."""
+    return re.sub(r"[^a-z0-9]+", "-", modality.lower()).strip("-") or "column"

@@ -15,8 +15,9 @@ A folder of its own holds every study with its records. Runs that several studie
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,13 @@ from rich.console import Console
 
 from meq.data.request import DATA_SETS, DataRequest, open_data
 from meq.options import nearest
-from meq.records import SCHEMA, alone, remove, write_bytes, write_dataclass
+from meq.records import SCHEMA, alone, refuse_outside, remove, write_bytes, write_dataclass
 from meq.records import read_dataclass as read_plain
 from meq.studies.build import Places
 from meq.studies.paper_tables import PaperPart, assembled
 from meq.studies.recipes import STUDIES, make_study
 from meq.studies.runner import run_study
-from meq.studies.study import TABLES, Study, StudyError, read_study
+from meq.studies.study import STUDY, TABLES, Study, StudyError, read_study
 from meq.studies.untrained import COST, run_untrained
 from meq.studies.verify import Fault, Verification, verify
 from meq.studies.workers import Executor
@@ -109,7 +110,7 @@ def _root(path: Path, name: str, value: Any) -> Root:
         return Root(smoke=smoke, options=options)
     if not isinstance(root, str):
         raise StudyError(f'{where}: it lies in a folder of yours: write {name} = "path/to/it"')
-    return Root(root=path.parent / root, smoke=smoke, options=options)
+    return Root(root=path.parent / Path(root).expanduser(), smoke=smoke, options=options)
 
 
 # -- running it --------------------------------------------------------------------------------------------------------
@@ -123,16 +124,23 @@ def run_paper(
     seeds: Sequence[int] | None = None,
     on: Executor | None = None,
     store: Path | None = None,
+    retry_failed: bool = False,
     console: Console | None = None,
 ) -> PaperFile:
-    """Run what is still to be run of all studies, and assemble the tables; the same call goes on where it stopped."""
+    """Run what is still to be run of all studies, and assemble the tables; the same call goes on where it stopped.
+
+    A study that cannot be brought to its end does not stop the others: it is named in an error once they are done.
+    """
     console = console or Console(stderr=True)
     there, left_out = ({name: Root() for name in EMBEDDED}, {}) if roots is None else read_roots(roots)
-    for name, why in left_out.items():
-        console.print(f"{name} is left out: {why}", highlight=False)
     for name, each in there.items():  # a folder that is wrong shows before anything is trained
         open_data(name, each.root, **each.options)
-    planned = list(_planned(there, quick=quick, seeds=seeds))
+    planned, without = _planned(there, quick=quick, seeds=seeds)
+    left_out |= without
+    if missing := [module for module in COST_NEEDS if util.find_spec(module) is None]:
+        left_out[COST] = f"it needs {', '.join(missing)}: pip install 'meq[encoders]'"
+    for name, why in left_out.items():
+        console.print(f"{name} is left out: {why}", highlight=False)
     if not planned:
         raise StudyError("none of the data sets is there: nothing can be run")
     folder.mkdir(parents=True, exist_ok=True)
@@ -140,35 +148,68 @@ def run_paper(
         _refuse_other_form(folder, quick)
         remove([*folder.glob(".*.writing"), *folder.glob(f"{TABLES}/.*.writing")])
         done: list[PaperPart] = []
-        for part, study in planned:
-            console.print(f"{part.study} on {part.data}: {folder / part.folder}", highlight=False)
-            root = there[part.data].root
-            read = there["cod10k"].root if "cod10k" in there else None
-            places = Places(data=root, store=None if part.smoke else store, read=read)
-            sources = [folder / each.folder for each in done if each.data == part.data]
-            alike = [source for source in sources if read_study(source).data == study.data]
-            run_study(study, folder / part.folder, places=places, on=on, reuse=alike, console=console)
-            done.append(part)
-            kept = _earlier(folder, done)
-            _write(folder, PaperFile(schema=SCHEMA, quick=quick, parts=(*done, *kept), left_out=left_out))
-        if not (folder / COST / "cost.json").is_file():
-            console.print(f"{COST}: {folder / COST}", highlight=False)
-            run_untrained(COST, folder / COST, quick=quick)
-        made = read_paper(folder)
-        write_tables(folder, assembled(folder, made.parts))
-    return made
+        problems: list[str] = []
+        try:
+            for part, study in planned:
+                console.print(f"{part.study} on {part.data}: {folder / part.folder}", highlight=False)
+                alike = [each for each in done if each.data == part.data]
+                sources = [
+                    folder / each.folder for each in alike if read_study(folder / each.folder).data == study.data
+                ]
+                options: dict[str, Any] = {"on": on, "reuse": sources, "retry_failed": retry_failed, "console": console}
+                try:
+                    run_study(study, folder / part.folder, places=_places(there, part, store), **options)
+                except StudyError as error:
+                    problems.append(f"{part.study} on {part.data}: {error}")
+                if not (folder / part.folder / STUDY).is_file():
+                    continue
+                done.append(part)
+                parts = (*done, *_earlier(folder, done))
+                write_dataclass(
+                    folder / PAPER_FILE, PaperFile(schema=SCHEMA, quick=quick, parts=parts, left_out=left_out)
+                )
+            if COST not in left_out and not (folder / COST / "cost.json").is_file():
+                console.print(f"{COST}: {folder / COST}", highlight=False)
+                run_untrained(COST, folder / COST, quick=quick)
+        finally:  # also of a paper that is interrupted: what is there verifies
+            if is_paper(folder):
+                write_tables(folder, paper_tables(folder))
+    if problems:
+        raise StudyError(
+            f"{len(problems)} studies of the paper could not be brought to their end. {' '.join(problems)}"
+        )
+    return read_paper(folder)
+
+
+COST_NEEDS = ("transformers",)
+"""Modules that the study of costs builds its encoders with."""
+
+
+def _places(there: Mapping[str, Root], part: PaperPart, store: Path | None) -> Places:
+    """A set that is there for a smoke test is not read by weights that are no smoke test."""
+    other = there.get("cod10k")
+    read = other.root if other is not None and (part.smoke or not other.smoke) else None
+    return Places(data=there[part.data].root, store=None if part.smoke else store, read=read)
 
 
 def _planned(
     there: Mapping[str, Root], *, quick: bool, seeds: Sequence[int] | None
-) -> Iterator[tuple[PaperPart, Study]]:
+) -> tuple[list[tuple[PaperPart, Study]], dict[str, str]]:
+    """The parts with their studies, and what is left out, with why."""
+    made, left_out = [], {}
     for data, root in there.items():
-        for name in PLAN.get(data, ON_OTHERS):
-            if data not in STUDIES[name].on or (name == "grounding" and data == "snli-ve" and "cod10k" not in there):
+        names = [name for name in PLAN.get(data, ON_OTHERS) if data in STUDIES[name].on]
+        if not names:
+            left_out[data] = "no study of the paper runs on it"
+        for name in names:
+            other = there.get("cod10k")
+            if name == "grounding" and data == "snli-ve" and (other is None or (other.smoke and not root.smoke)):
+                left_out["grounding on snli-ve"] = "it reads cod10k, which is not there"
                 continue
             study = make_study(name, DataRequest(data=data, options=root.options), quick=quick, seeds=seeds)
             study = smoke_form(study) if root.smoke else study
-            yield PaperPart(study=name, data=data, folder=study.name, smoke=root.smoke), study
+            made.append((PaperPart(study=name, data=data, folder=study.name, smoke=root.smoke), study))
+    return made, left_out
 
 
 def _earlier(folder: Path, done: Sequence[PaperPart]) -> list[PaperPart]:
@@ -181,10 +222,10 @@ def _earlier(folder: Path, done: Sequence[PaperPart]) -> list[PaperPart]:
 def _refuse_other_form(folder: Path, quick: bool) -> None:
     if (folder / PAPER_FILE).is_file() and read_paper(folder).quick != quick:
         form = "the paper's sizes" if quick else "the quick form"
-        raise StudyError(f"{folder} holds the paper in {form}: choose another folder with --out")
+        raise StudyError(f"{folder} holds the paper in {form}: choose another folder")
     strangers = [] if (folder / PAPER_FILE).is_file() else [each.name for each in folder.iterdir() if each.is_file()]
     if strangers:
-        raise StudyError(f"{folder} holds other things, {strangers[0]} among them: choose another folder with --out")
+        raise StudyError(f"{folder} holds other things, {strangers[0]} among them: choose another folder")
 
 
 SMOKE_SHAPE = {"dim": 16, "heads": 2, "steps": 2, "hidden": 32, "head_width": 16}
@@ -225,16 +266,15 @@ def is_paper(folder: Path) -> bool:
 def read_paper(folder: Path) -> PaperFile:
     if not is_paper(folder):
         raise StudyError(f"{folder} has no {PAPER_FILE}: it is not a folder of the whole paper")
-    return read_plain(PaperFile, folder / PAPER_FILE)
-
-
-def _write(folder: Path, file: PaperFile) -> None:
-    write_dataclass(folder / PAPER_FILE, file)
+    found = read_plain(PaperFile, folder / PAPER_FILE)
+    refuse_outside(folder / PAPER_FILE, [part.folder for part in found.parts])
+    return found
 
 
 def paper_tables(folder: Path, *, paper: bool = False) -> dict[str, Table]:
     """The assembled tables, from records; `paper` sets the published figures beside them."""
-    return assembled(folder, read_paper(folder).parts, paper=paper)
+    found = read_paper(folder)
+    return assembled(folder, found.parts, quick=found.quick, paper=paper)
 
 
 def write_tables(folder: Path, tables: Mapping[str, Table]) -> None:

@@ -30,16 +30,17 @@ def probability_by_step(found: ReportedStudy) -> list[Drawing]:
     arm, seed = next(run for run in found.study.runs() if run in values)
     kept = values[arm, seed]
     steps, read = kept["p_entailment"]["steps"], kept["read"]
-    panels = {f"mean of {kept['pictures']} pictures": _curves(kept["p_entailment"], CAPTIONS)}
-    for example in kept["examples"]:
-        panels[example["text"]] = {
-            name: numbers(row) for name, row in example["p_entailment"].items() if name in CAPTIONS
-        }
+    panels: list[tuple[str, Mapping[str, Sequence[float]]]] = [
+        (f"mean of {kept['pictures']} pictures", _curves(kept["p_entailment"], CAPTIONS))
+    ]
+    for example in kept["examples"]:  # several may have the same caption
+        known = {name: numbers(row) for name, row in example["p_entailment"].items() if name in CAPTIONS}
+        panels.append((example["text"], known))
     rows = math.ceil(len(panels) / ACROSS)
     with styled():
         figure = new_figure(9.0, 2.3 * rows + 0.7)
         grid = figure.subplots(rows, ACROSS, sharex=True, sharey=True, squeeze=False)
-        for axes, (title, curves) in zip(grid.flat, panels.items(), strict=False):
+        for axes, (title, curves) in zip(grid.flat, panels, strict=False):
             for name, curve in curves.items():
                 colour, style, word = CAPTIONS[name]
                 axes.plot(steps[: len(curve)], curve[: len(steps)], color=colour, linestyle=style, label=word)
@@ -51,9 +52,7 @@ def probability_by_step(found: ReportedStudy) -> list[Drawing]:
             axes.set_visible(False)
         figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
         figure.supylabel("P(entailment)", fontsize=9)
-    ends = "; ".join(
-        f"{CAPTIONS[name][2]} {curve[0]:.2f} to {curve[-1]:.2f}" for name, curve in next(iter(panels.values())).items()
-    )
+    ends = "; ".join(f"{CAPTIONS[name][2]} {curve[0]:.2f} to {curve[-1]:.2f}" for name, curve in panels[0][1].items())
     return [
         Drawing(
             figure=figure,
@@ -77,7 +76,8 @@ COUPLED = "MutualEquilibrium"
 
 def architecture(found: ReportedStudy) -> list[Drawing]:
     """The reference's model as its record says it is built; nothing for merge trees, nor without coupled states."""
-    runs = (run for run in found.study.runs() if run[0] == found.study.reference and run in found.records)
+    scored = [run for run, record in found.records.items() if record.scored]
+    runs = (run for run in found.study.runs() if run[0] == found.study.reference and run in scored)
     files = next((open_run_files(found.folder / run_place(*run)) for run in runs), None)
     if files is None or files.record.model.get("model") != COUPLED or files.task is None:
         return []

@@ -132,9 +132,9 @@ def _cells(found: FixedPointResult) -> dict[str, float | None]:
     return {
         "radius": sum(found.radius) / len(found.radius) if found.radius else None,
         "radius_max": max(found.radius, default=None),
-        "drift": _largest(found.drift.values()),
-        "residual_read": _largest(pair[0] for pair in found.residual.values()),
-        "residual_far": _largest(pair[1] for pair in found.residual.values()),
+        "drift": largest(found.drift.values()),
+        "residual_read": largest(pair[0] for pair in found.residual.values()),
+        "residual_far": largest(pair[1] for pair in found.residual.values()),
         "score_read": found.score[0],
         "score_far": found.score[1],
         "flips": found.flips,
@@ -142,6 +142,6 @@ def _cells(found: FixedPointResult) -> dict[str, float | None]:
     }
 
 
-def _largest(values: Iterable[float]) -> float:
+def largest(values: Iterable[float]) -> float:
     """Of those that are numbers: a modality that no sample has, or whose samples all diverged, has none."""
     return max((value for value in values if not math.isnan(value)), default=math.nan)
