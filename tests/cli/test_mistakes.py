@@ -104,7 +104,11 @@ BEFORE_READING: list[tuple[list[str], int, str]] = [
     (["train", "photos", "--label", "y"], 1, "there is no data set 'photos': did you mean the table 'photos.csv'?"),
     (["train", "photos.csv", "fotos", *COLUMNS], 1, "fotos is not a folder"),
     (["train", "photos.csv", *COLUMNS, "--text-encoder", "wrods"], 1, "did you mean 'words'?"),
-    (["train", "photos.csv", *COLUMNS, "--text-encoder", "patches"], 1, "the encoder 'patches' reads image, not text"),
+    (
+        ["train", "photos.csv", *COLUMNS, "--text-encoder", "patches"],
+        1,
+        "'patches' reads image or regions, not text",
+    ),
     (["train", "photos.csv", *COLUMNS, "--audio-encoder", "wav2vec2"], 1, "no column of kind 'audio' is named"),
     (["train", "photos.csv", *COLUMNS, "--text-encoder", "./nowhere"], 1, "there is no such folder"),
     (["train", "photos.csv", "--audio", "caption", "--label", "y"], 1, "--audio-encoder wav2vec2"),

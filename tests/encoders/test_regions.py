@@ -8,9 +8,9 @@ from PIL import Image
 
 from meq.data.content import DrawnPicture, Regions
 from meq.data.findings import DataError
-from meq.encoders.builtin import Patches
 from meq.encoders.catalogue import EncoderError
 from meq.encoders.image import PictureRegions, TransformerImage
+from meq.encoders.marks import Marks
 
 pytest.importorskip("transformers", reason="needs the extra: pip install 'meq[encoders]'")
 
@@ -111,8 +111,8 @@ def test_a_box_that_cannot_be_cut_out_is_named_with_its_picture(
 def test_other_contents_and_other_encoders_are_refused(encoder: PictureRegions, unchecked: None) -> None:
     with pytest.raises(TypeError, match=r"small-clip regions reads regions of pictures, got DrawnPicture"):
         encoder([noise(8, 8)])
-    with pytest.raises(EncoderError, match=r"patches.* gives no summary of a picture"):
-        PictureRegions(Patches())
+    with pytest.raises(EncoderError, match=r"marks.* gives no summary of a picture"):
+        PictureRegions(Marks())
 
 
 def test_a_region_encoder_is_told_apart_from_the_encoder_of_whole_pictures(

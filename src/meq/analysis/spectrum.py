@@ -353,6 +353,7 @@ def _touching(values: np.ndarray, reach: np.ndarray, *, leading: np.ndarray) -> 
 def _trace_bound(dense: np.ndarray, change: float) -> float:
     """max over k = 1, 2 of |trace J^k / n|^(1/k): a trace is a sum of eigenvalues, and hardly feels a change of J."""
     size, middle = len(dense), float(np.linalg.norm(dense)) / len(dense) ** 0.5
+    change += size * float(np.finfo(np.float64).eps) * middle  # of the sums themselves
     first = abs(float(np.trace(dense))) / size - change
     second = abs(float(np.sum(dense * dense.T))) / size - change * (2 * middle + change)
     return max(first, max(second, 0.0) ** 0.5)

@@ -12,7 +12,6 @@ from meq.data.table_files import is_table
 from meq.options import nearest
 from meq.registry import Registry
 from meq.studies import laboratory
-from meq.studies.measures import MEASURES
 from meq.studies.settings import FULL, TABLE, Setting, setting_for
 from meq.studies.study import PAPER, ArmConfig, Study, StudyError
 from meq.studies.untrained import UNTRAINED
@@ -161,6 +160,8 @@ def with_measures(study: Study, options: Mapping[str, Any]) -> Study:
 
 
 def _options(measure: str) -> list[str]:
+    from meq.studies.measures import MEASURES  # with torch, which the lists of studies do without
+
     return list(inspect.signature(MEASURES.get(measure)).parameters)
 
 
