@@ -91,14 +91,9 @@ def _are_rows(*values: Any) -> bool:
     if not all(isinstance(value, str) for value in values) or len({len(value.split()) for value in values}) != 1:
         return False
     try:
-        return all(part for value in values for part in map(_number, value.split()))
+        return all([float(part) for part in value.split()] for value in values)
     except ValueError:
         return False
-
-
-def _number(text: str) -> bool:
-    float(text)
-    return True
 
 
 def _are_lists(*values: Any) -> bool:
