@@ -52,7 +52,16 @@ bench: .venv-bench/installed ## Measure engine, block and objective; ARGS="--rou
 	$(BENCH_RUN) benchmarks/block_fusion.py $(ARGS)
 	$(BENCH_RUN) benchmarks/objective_cost.py $(ARGS)
 	$(BENCH_RUN) benchmarks/depth_cost.py $(ARGS)
+	$(BENCH_RUN) benchmarks/less_work.py --harness "$(HARNESS)" $(ARGS)
+	$(BENCH_RUN) benchmarks/scaling.py $(ARGS)
+	$(BENCH_RUN) benchmarks/cnn_time.py $(ARGS)
 	$(BENCH_RUN) benchmarks/feature_store.py
+	$(BENCH_RUN) benchmarks/store_memory.py
+	$(BENCH_RUN) benchmarks/fit_overhead.py
+	$(BENCH_RUN) benchmarks/start_up.py
+	$(BENCH_RUN) benchmarks/threads.py
+	$(BENCH_RUN) benchmarks/int8.py $(ARGS)
+	$(BENCH_RUN) benchmarks/report_time.py
 
 browser: ## Install the browser that the browser tests drive
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then \
@@ -81,7 +90,7 @@ clean: ## Remove the environments, caches and build outputs
 # Apart from .venv: TorchDEQ is there to be measured against, and nothing else may come to lean on it.
 .venv-bench/installed: pyproject.toml constraints.txt
 	$(call make_environment,.venv-bench)
-	$(BENCH_RUN) $(PIP_INSTALL) --editable '.[offline]' torchdeq==0.1.0
+	$(BENCH_RUN) $(PIP_INSTALL) --editable '.[offline,onnx]' torchdeq==0.1.0
 	@touch $@
 
 # Without the extras, whose tests are not among those that run here.

@@ -27,7 +27,8 @@ import meq
 from meq.data.content import Content, DrawnPicture, PictureFile
 from meq.data.contract import IMAGE, TEXT, Batch, DataSet, Example, Rows, collate
 from meq.data.metrics import ACCURACY
-from meq.encoders import Encoder, Tokens, encode
+from meq.encoders import Encoder, EncoderError, Tokens, encode
+from meq.studies.sized_encoders import SIZES, random_encoder
 
 PAIRS = 10_000
 """Each a picture and a text of its own: twice as many items."""
@@ -156,13 +157,9 @@ def encode_pictures(model: nn.Module, pictures: Sequence[PictureFile]) -> None:
 def clip_sized() -> tuple[nn.Module, str]:
     torch.manual_seed(0)
     try:
-        from transformers import CLIPVisionConfig, CLIPVisionModel
-    except ImportError:
+        return random_encoder(SIZES["clip"]), "transformers"
+    except EncoderError:
         return PlainVision().eval(), "a module of that size in plain torch"
-    config = CLIPVisionConfig(
-        hidden_size=WIDTH, intermediate_size=4 * WIDTH, num_hidden_layers=12, num_attention_heads=12
-    )
-    return CLIPVisionModel(config).eval(), "transformers"
 
 
 class PlainVision(nn.Module):

@@ -312,6 +312,39 @@ width {waiting["dim"]} with {waiting["depth"]} steps and both penalties, and {pa
 of `Concat`, the cheapest model there is; medians and quartiles over {waiting["steps"]} steps, in CPU time."""
 
 
+def store_memory(record: Record) -> str:
+    """What measures hold of a set that lies in a store."""
+    about, cases = record["versions"], record["cases"]
+    lines = [
+        "| measure | examples | MB when it begins | it adds at most, MB | the logits of every step, MB |",
+        "|---|---|---|---|---|",
+    ]
+    for name, sizes in cases.items():
+        for count, case in sizes.items():
+            added = (case["peak_kb"] - case["before_kb"]) / 1000
+            logits = int(count) * record["all_logits_bytes"] / 1e6 if name == "steps" else None
+            lines.append(
+                f"| `{name}` | {int(count):,} | {case['before_kb'] / 1000:.0f} | {added:.0f} "
+                f"| {'' if logits is None else f'{logits:,.0f}'} |"
+            )
+    rows = "\n".join(lines)
+    few, many = (cases["steps"][str(count)] for count in sorted(map(int, cases["steps"])))
+    more = max(map(int, cases["steps"])) - min(map(int, cases["steps"]))
+    each = (many["before_kb"] - few["before_kb"]) * 1000 / more
+    return f"""## A large set: what measures hold of it
+
+Two measures of an untrained model on random features in a store, with soft labels over {record["answers"]:,} answers
+as VQA v2 has; every line is a process of its own, the largest memory the system saw it hold. A measure reads the store
+batch by batch and keeps sums, so that what it adds hardly grows with the set; keeping the logits of every step, as a
+score that is no mean over samples needs them, would. What grows is the index of the store, the keys and places of its
+contents: about {each / 1000:.1f} kB per example.
+
+Measured with meq {about["meq"]}, torch {about["torch"]}, Python {about["python"]}, on {record["threads"]} thread.
+
+{rows}
+"""
+
+
 def offline_encoders(record: Record) -> str:
     """Networks that pip installs, by a linear probe."""
     about, encoders = record["versions"], record["encoders"]
@@ -336,12 +369,101 @@ Measured with meq {about["meq"]}, torch {about["torch"]}, on one thread.
 """
 
 
+def scaling(record: Record) -> str:
+    base = ", ".join(f"{name} {value}" for name, value in record["base"].items())
+    sizes = record["throughput"]
+    tokens = " + ".join(str(count) for count in sizes["tokens"].values())
+    arms = sizes["arms"]
+    cheaper = [f"{arms[name]['found']:.1f} times with {words}" for name, words in CHEAPER.items()]
+    return "\n".join(
+        [
+            SCALING.format(base=base, rounds=record["rounds"], threads=record["threads"], **record["versions"]),
+            *(_growth_line(axis, found) for axis, found in record["axes"].items()),
+            "",
+            THROUGHPUT.format(ours=arms["meq"]["found"], cheaper=" and ".join(cheaper), **{**sizes, "tokens": tokens}),
+            *(
+                f"| {name} | {found['parameters']:,} | {found['samples_per_cpu_second']:.0f} "
+                f"| {found['found']:.2f} ({found['lower']:.2f} to {found['upper']:.2f}) |"
+                for name, found in arms.items()
+            ),
+            "",
+        ]
+    )
+
+
+CHEAPER = {"meq, last three steps": "gradients through the last three steps", "meq, implicit": "implicit ones"}
+SCALING = """## Scaling: how the cost of a forward pass grows
+
+A forward pass of `MutualEquilibrium` without gradients, in which one size at a time changes; the others are {base}
+(tokens are those of each modality). The exponent p is that of cost ~ size^p: over the whole range, by least squares in
+logarithms, and between the last two sizes. Medians over {rounds} interleaved rounds of CPU time, threads: {threads}.
+
+Measured with meq {meq}, torch {torch}, Python {python}.
+
+| size | from, CPU ms | to, CPU ms | exponent of time | between the last two | exponent of FLOPs |
+|---|---|---|---|---|---|"""
+THROUGHPUT = """### What training gets done
+
+An update (forward, objective, backward, optimiser) of arms of about the equilibrium's size, width {width}, {tokens}
+tokens, batch {batch}; the equilibrium with K = {steps} and both penalties of the paper. Its update takes {ours:.1f}
+times that of cross-attention; {cheaper}.
+
+| arm | parameters | samples per CPU second | an update by that of cross-attention (quartiles) |
+|---|---|---|---|"""
+
+
+def _growth_line(axis: str, found: Record) -> str:
+    first, last = (f"{found['values'][place]}: {1000 * found['cpu_seconds'][place]:.1f}" for place in (0, -1))
+    time, work = found["time"], found["work"]
+    return f"| {axis} | {first} | {last} | {time['exponent']:.2f} | {time['last']:.2f} | {work['exponent']:.2f} |"
+
+
+def speed(results: Path) -> str:
+    """One table of all lines that have a target, from every `speed_*.json`; "" where there is none."""
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(results.glob("speed_*.json"))]
+    lines = sorted((line for record in records for line in record["lines"]), key=lambda line: line["number"])
+    if not lines:
+        return ""
+    missed = [line for line in lines if _met(line) is False]
+    judged = [line for line in lines if line["limit"] is not None]
+    told = f"{len(judged) - len(missed)} of {len(judged)} targets are met."
+    head = SPEED.format(told=told, **records[0]["versions"])
+    return "\n".join([head, *map(_speed_line, lines), ""])
+
+
+SPEED = """## Speed: only what is needed
+
+What the equilibrium does not have to do: steps after the answer, tokens that are padding, bits beyond what the answer
+takes. *Found* is a ratio of CPU times, where no unit stands beside it: the median over interleaved rounds, with its
+quartiles. {told}
+
+Measured with meq {meq}, torch {torch}, Python {python}.
+
+| # | what | found (quartiles) | target | met? |
+|---|---|---|---|---|"""
+
+
+def _speed_line(line: Record) -> str:
+    unit = f" {line['unit']}" if line["unit"] else ""
+    spread = "" if line["lower"] is None else f" ({line['lower']:.3g} to {line['upper']:.3g})"
+    note = f". {line['note']}" if line["note"] else ""
+    target = "" if line["limit"] is None else f"≤ {line['limit']:.4g}{unit}"
+    met = {None: "", True: "yes", False: "**missed**"}[_met(line)]
+    return f"| {line['number']} | {line['what']}{note} | {line['found']:.3g}{unit}{spread} | {target} | {met} |"
+
+
+def _met(line: Record) -> bool | None:
+    return None if line["limit"] is None else bool(line["found"] <= line["limit"])
+
+
 SECTIONS: list[tuple[str, Callable[[Record], str]]] = [
     ("coupled_block", coupled_block),
     ("block_fusion", block_fusion),
     ("objective_cost", objective_cost),
     ("depth_cost", depth_cost),
+    ("scaling", scaling),
     ("feature_store", feature_store),
+    ("store_memory", store_memory),
     ("offline_encoders", offline_encoders),
 ]
 
@@ -356,7 +478,8 @@ def render(results: Path = RESULTS) -> str:
     """The whole page."""
     records = [(results / f"{record}.json", section) for record, section in SECTIONS]
     parts = [section(json.loads(path.read_text(encoding="utf-8"))) for path, section in records if path.exists()]
-    return "\n".join([INTRODUCTION, *parts])
+    lines = speed(results)
+    return "\n".join([INTRODUCTION, *([lines] if lines else []), *parts])
 
 
 if __name__ == "__main__":

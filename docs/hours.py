@@ -7,7 +7,7 @@ adds; how fast a GPU is follows from the paper's own times.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,9 +16,11 @@ from meq.data.contract import DataSet, Example, features
 from meq.data.metrics import ACCURACY
 from meq.models.match import count_flops
 from meq.studies import make_study
-from meq.studies.build import sized_options
+from meq.studies.build import PreparedData, sized_options
+from meq.studies.local import memory_of_a_run
 from meq.studies.one_run import same_arm
 from meq.studies.paper import COSTS
+from meq.studies.settings import EQUILIBRIUM
 from meq.studies.study import Study
 from meq.studies.whole_paper import PLAN
 from meq.tables import Table, as_markdown
@@ -62,12 +64,12 @@ SIZES = {
         train=212_000,
         pictures=110_000,
         texts=1_000_000,
-        tokens={"image": 13, "text": 40},
+        tokens={"image": 62, "text": 40},
         labels=4,
         head="choices",
         choices=4,
     ),
-    "mosei": Size(train=16_000, pictures=0, texts=0, tokens={"image": 1, "audio": 1, "text": 1}, labels=7),
+    "mosei": Size(train=16_000, pictures=0, texts=23_000, tokens={"image": 1, "audio": 1, "text": 25}, labels=7),
     "cod10k": Size(train=6_000, pictures=10_000, texts=10_000, tokens={"image": 50, "text": 12}, labels=2),
 }
 
@@ -121,12 +123,25 @@ def runs_of(name: str) -> Iterator[tuple[Study, list[str]]]:
         yield study, new
 
 
+def memory(study: Study, data: DataSet) -> float:
+    """Bytes that a run of the equilibrium holds, as `--on local` estimates it from one example."""
+    arm = next((each for each in study.arms if each.name == EQUILIBRIUM), study.arms[0])
+    whole = memory_of_a_run(replace(study, arms=(arm,), reference=arm.name, groups={}), PreparedData(data=data))
+    alone = memory_of_a_run(
+        replace(study, arms=(arm,), reference=arm.name, groups={}, train=replace(study.train, batch_size=1)),
+        PreparedData(data=data),
+    )
+    return whole + (SIZES[data.name].choices - 1) * (whole - alone)  # every choice is a sample of its own
+
+
 def hours_table(names: tuple[str, ...] = tuple(PLAN)) -> Table:
     rows = []
     for name in names:
         size, data = SIZES[name], stand_in(name)
         store = (size.pictures * size.tokens["image"] + size.texts * size.tokens["text"]) * WIDTH * BYTES
+        held = 0.0
         for study, arms in runs_of(name):
+            held = held or memory(study, data)
             flops = sum(training_flops(study, arm, data) for arm in arms) * len(study.seeds)
             rows.append(
                 {
@@ -136,20 +151,28 @@ def hours_table(names: tuple[str, ...] = tuple(PLAN)) -> Table:
                     "exaflops": flops / 1e18,
                     "hours": flops / SPEED / 3600,
                     "store": store / 1e9,
+                    "memory": held / 1e9,
                 }
             )
     total = sum(row["hours"] for row in rows)
     return Table.of(
         "hours: computed, not measured",
         rows,
-        titles={"data": "data set", "exaflops": "EFLOPs", "hours": "hours", "store": "GB of features"},
-        digits={"exaflops": 2, "hours": 1, "store": 1},
+        titles={
+            "data": "data set",
+            "exaflops": "EFLOPs",
+            "hours": "hours",
+            "store": "GB of features",
+            "memory": "GB of memory",
+        },
+        digits={"exaflops": 2, "hours": 1, "store": 1, "memory": 1},
         notes=(
             f"All in all {total:,.0f} hours of one GPU that computes {SPEED / 1e12:.1f} TFLOPs per second, which is "
             "what an RTX 3090 does by the time that the paper states for its cheapest arm. Runs that an earlier study "
             "of the same data set has made are not counted again. An update counts as three forward passes, a penalty "
             "as the operator calls that it adds; evaluation, measures and encoding, once for every picture and text, "
-            "are not counted.",
+            "are not counted. Memory: of a run of the equilibrium, estimated from one example's forward and backward "
+            "pass. Features are kept on disk, the pictures themselves besides.",
         ),
     )
 

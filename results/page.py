@@ -6,6 +6,7 @@ functions as what came out for it.
 
 from __future__ import annotations
 
+import functools
 import random
 import statistics
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from meq.studies.measures.fixed_point import FixedPoint
 from meq.studies.measures.staircase import TOKENS, WHOLE, Staircase, StaircaseResult
 from meq.studies.measures.steps import Steps
 from meq.studies.measures.stopping import FULL, Stopping
+from meq.studies.one_run import BORROWED
+from meq.studies.whole_paper import paper_tables, read_paper
 from meq.tables import Cell, Table, as_markdown
 from meq.training.depth import parse_depth
 
@@ -53,14 +56,15 @@ class Published:
     study: Study
 
     @classmethod
+    @functools.cache
     def named(cls, name: str) -> Published:
         return cls(RESULTS / name, read_study(RESULTS / name))
 
-    @property
+    @functools.cached_property
     def records(self) -> Any:
         return records_of(self.folder, self.study)
 
-    @property
+    @functools.cached_property
     def measured(self) -> dict[str, Values]:
         return measured_of(self.folder, self.study)
 
@@ -77,8 +81,11 @@ class Published:
         return next(each for each in found if each.arm == arm)
 
     def tables(self, *names: str) -> Iterator[str]:
-        made = make_tables(self.study, self.records, self.measured, answers=answers_of(self.folder))
-        return (as_markdown(made[name]) for name in names)
+        return (as_markdown(self._made[name]) for name in names)
+
+    @functools.cached_property
+    def _made(self) -> dict[str, Table]:
+        return make_tables(self.study, self.records, self.measured, answers=answers_of(self.folder))
 
 
 def percent(value: float | None) -> str:
@@ -415,9 +422,11 @@ def recipe_arms(found: Published) -> dict[str, RecipeArm]:
 
 def update_cost(depth: str, read: int) -> float:
     """Of a mean update that is drawn so; a step with gradients takes about three times one without."""
-    numbers = random.Random(0)
-    drawn = [parse_depth(depth).draw(numbers) for _ in range(10_000)]
-    calls = [3 * read if each is None else each.steps + 2 * each.tracked for each in drawn]
+    numbers, drawing = random.Random(0), parse_depth(depth)
+    calls = []
+    for each in (drawing.draw(numbers) for _ in range(10_000)):
+        steps = read if each is None or each.steps is None else each.steps
+        calls.append(steps + 2 * (steps if each is None or each.tracked is None else min(steps, each.tracked)))
     return statistics.fmean(calls) / (3 * read)
 
 
@@ -517,6 +526,37 @@ def recipe_tables(found: Published) -> Iterator[str]:
     yield as_markdown(recipe_table(found))
 
 
+ALL_STEPS, WAYS = "all-steps", ("last-three", "implicit", "last-one")
+
+
+def say_gradients(found: Published) -> list[str]:
+    """Which of the cheaper gradients is called behind those through all steps."""
+    record = next(iter(found.records.values()))
+    split = _scored_split(found)
+    lines = {line.arm: line for line in compare(found.study, found.records, split=split, metric=record.metric)}
+    said = []
+    for name in WAYS:
+        difference = lines[name].difference
+        assert difference is not None
+        where = "ahead" if difference >= 0 else "behind"
+        said.append(f"`{name}` {points(difference)} {where} ({lines[name].verdict})")
+    whole = lines[ALL_STEPS]
+    return [
+        f"With gradients through all steps {percent(whole.mean)} of {split} ({record.metric}); the difference to that, "
+        f"mean over {len(found.study.seeds)} seeds: {', '.join(said)}."
+    ]
+
+
+def _scored_split(found: Published) -> str:
+    """Test, or dev where a set has no labelled one."""
+    return SPLIT if SPLIT in next(iter(found.records.values())).metrics else "dev"
+
+
+def gradient_tables(found: Published) -> Iterator[str]:
+    metric = next(iter(found.records.values())).metric.replace(" ", "-")
+    yield from found.tables(f"{_scored_split(found)}-{metric}")
+
+
 Section = tuple[str, str, Callable[[Published], list[str]], Callable[[Published], Iterator[str]]]
 """Title, command, sentences, tables."""
 
@@ -553,6 +593,12 @@ SECTIONS: dict[str, Section] = {
         say_anytime,
         tables_named("stopping-test", "stopping-deep", "steps-by-depth-test", "steps-by-depth-deep"),
     ),
+    "anytime-scenes-quick": (
+        "Reading no deeper than needed, on `scenes`",
+        "meq study run anytime scenes --quick --set train.epochs=6 --set measure.most=6",
+        say_anytime,
+        tables_named("stopping-test"),
+    ),
     **{
         name: (f"Which training keeps, on {words}", f"meq study run depth {command}", say_depth, recipe_tables)
         for name, words, command in (
@@ -560,6 +606,14 @@ SECTIONS: dict[str, Section] = {
             ("depth-snli-ve-quick", "photographs and sentences", "snli-ve FOLDER --quick --set train.epochs=2"),
             ("depth-duels-quick", "`duels`", "duels --quick --set train=14400"),
             ("depth-relay-quick", "`relay`", "relay --quick --set train=7680"),
+        )
+    },
+    **{
+        name: (f"Cheaper gradients, on {words}", f"meq study run gradients {command}", say_gradients, gradient_tables)
+        for name, words, command in (
+            ("gradients-scenes-quick", "`scenes`", "scenes --quick --set train.epochs=6"),
+            ("gradients-snli-ve-quick", "photographs and sentences", "snli-ve FOLDER --quick --set train.epochs=2"),
+            ("gradients-relay-quick", "`relay`", "relay --quick --set train=7680"),
         )
     },
     "main-scenes-quick": (
@@ -596,6 +650,30 @@ SECTIONS: dict[str, Section] = {
 }
 
 
+PAPER = "paper-quick"
+
+
+def paper_section() -> str:
+    """The paper's tables on the sets that need no download."""
+    folder = RESULTS / PAPER
+    found, tables = read_paper(folder), paper_tables(folder)
+    sets = dict.fromkeys(part.data for part in found.parts)
+    places = [folder / part.folder for part in found.parts]
+    made = [place for study in places for place in study.glob("runs/*/*") if not (place / BORROWED).exists()]
+    said = (
+        f"All {len(places)} studies of the paper that make sense on {' and '.join(f'`{name}`' for name in sets)}, "
+        f"{len(made)} runs, by one command, with the tables assembled as the paper prints them. The models are small, "
+        "and trained for half the epochs of each study's own quick form above: these tables show that every row is "
+        "made, and what comes out on these sets. They are no reproduction of the paper's numbers, which are of other "
+        "data; [reproduce.md](reproduce.md) says what that takes."
+    )
+    shown = [as_markdown(table) for name, table in tables.items() if name not in DESCRIPTIVE]
+    return "\n".join(["## The whole paper, in its quick form\n", f"`meq study run paper --quick`\n\n{said}\n", *shown])
+
+
+DESCRIPTIVE = ("datasets", "hyperparameters", "encoders")
+
+
 def page() -> str:
     """docs/results.md."""
     parts = [INTRODUCTION]
@@ -604,7 +682,7 @@ def page() -> str:
         parts.append(f"## {title}\n\n`{command}` ({found.study.question})\n")
         parts.append("\n\n".join(say(found)) + "\n")
         parts += tables(found)
-    return "\n".join(parts)
+    return "\n".join([*parts, paper_section()])
 
 
 def readme_part() -> str:

@@ -1,4 +1,6 @@
-"""Copy finished studies here, without weights: python results/publish.py studies/main-scenes-quick ...
+"""Copy finished studies, or a folder of the whole paper, here without weights:
+
+    python results/publish.py studies/main-scenes-quick studies/paper-quick
 
 What is copied verifies as the original does; weights are named by their hash. Then make the pages again:
 python results/page.py
@@ -11,16 +13,17 @@ import sys
 from pathlib import Path
 
 from meq.models.hub import WEIGHTS
-from meq.studies import read_study, verify
+from meq.studies import read_study
+from meq.studies.whole_paper import is_paper, verify_any
 
 RESULTS = Path(__file__).resolve().parent
 
 
 def publish(folder: Path, results: Path = RESULTS) -> Path:
-    """A study's folder without its weights, verified before and after."""
-    study = read_study(folder)
+    """The folder without its weights, verified before and after."""
+    name = folder.resolve().name if is_paper(folder) else read_study(folder).name
     _check(folder)
-    target, writing = results / study.name, results / f".{study.name}.writing"
+    target, writing = results / name, results / f".{name}.writing"
     shutil.rmtree(writing, ignore_errors=True)
     shutil.copytree(folder, writing, ignore=shutil.ignore_patterns(WEIGHTS, "checkpoints"))
     _check(writing)
@@ -30,7 +33,7 @@ def publish(folder: Path, results: Path = RESULTS) -> Path:
 
 
 def _check(folder: Path) -> None:
-    found = verify(folder)
+    found = verify_any(folder)
     if not found.ok:
         raise SystemExit(f"{folder} does not verify: {found.faults[0].file}: {found.faults[0].message}")
 

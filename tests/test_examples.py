@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,19 +19,25 @@ import meq
 
 MINIMAL = Path(__file__).resolve().parents[1] / "examples" / "minimal.py"
 PRACTICE = MINIMAL.with_name("csv_to_predictions.py")
+END_TO_END = MINIMAL.with_name("end_to_end.py")
+TRAINER = MINIMAL.with_name("transformers_trainer.py")
 WIDTHS = {"image": 12, "text": 10}
 OPTIONS: dict[str, Any] = {"classes": 3, "dim": 16, "heads": 4, "steps": 6}
 CLOSE = {"rtol": 0, "atol": 1e-12}
 
 
-@pytest.fixture(scope="module")
-def minimal() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("minimal", MINIMAL)
+def imported(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def minimal() -> ModuleType:
+    return imported(MINIMAL)
 
 
 def minimal_name(name: str) -> str:
@@ -115,3 +122,19 @@ def test_a_table_becomes_a_file_of_answers(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "the scores are those of its record" in done.stdout
     assert len((tmp_path / "answers.csv").read_text().splitlines()) == 3
+
+
+def test_the_trainer_of_transformers_teaches_whether_a_caption_is_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    imported(TRAINER).main(tmp_path)
+    printed = capsys.readouterr().out
+    assert "accuracy on new rows: 1.00" in printed
+    assert "a red square, 'it is blue': wrong" in printed
+
+
+def test_encoders_are_trained_along_with_the_equilibrium() -> None:
+    done = subprocess.run([sys.executable, str(END_TO_END)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [share] = re.findall(r"right answers on new pictures: (\d+)%", done.stdout)
+    assert int(share) > 80  # more than either modality alone allows

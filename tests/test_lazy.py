@@ -11,7 +11,8 @@ import pytest
 
 import meq
 
-LAZY = ["meq", "meq.core", "meq.data", "meq.encoders", "meq.runs", "meq.studies", "meq.training", "meq.viz.report"]
+LAZY = ["meq", "meq.core", "meq.data", "meq.encoders", "meq.runs", "meq.sklearn", "meq.studies", "meq.training"]
+LAZY += ["meq.viz.report"]
 LIGHT = ["meq.records", "meq.tables", "meq.cli.root", "meq.core.registry", "meq.training.arms", "meq.training.config"]
 LIGHT += [
     "meq.training.record",
@@ -20,7 +21,7 @@ LIGHT += [
     "meq.studies.study",
     "meq.studies.recipes",
 ]
-HEAVY = ("torch", "transformers", "pyarrow", "accelerate", "matplotlib", "scipy", "pandas")
+HEAVY = ("torch", "transformers", "pyarrow", "accelerate", "matplotlib", "scipy", "pandas", "sklearn")
 
 
 def loaded_after(code: str) -> set[str]:
@@ -43,6 +44,13 @@ def test_every_public_name_is_found_and_listed(package: str) -> None:
 
 def test_importing_packages_loads_nothing_heavy() -> None:
     assert not loaded_after(f"import {', '.join([*LAZY, 'meq.options', 'meq.registry', *LIGHT])}")
+
+
+def test_the_module_alone_loads_neither_the_command_line_nor_what_trains() -> None:
+    heavy = ("accelerate", "pyarrow", "typer", "rich", "pandas", "datasets", "sklearn", "transformers")
+    code = f"import sys, meq; meq.MutualEquilibrium; meq.solve; print([n for n in {heavy} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 @pytest.mark.parametrize("first", ["import meq.core.solve", "from meq.core.solve import solve", "import meq"])

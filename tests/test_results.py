@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from meq.studies import read_study, records_of, verify
+from meq.studies.whole_paper import EMBEDDED, read_paper, verify_any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -30,6 +31,23 @@ def page() -> ModuleType:
 
 def test_the_studies_that_the_page_speaks_of_are_there(page: ModuleType) -> None:
     assert {folder.name for folder in STUDIES} == {*page.SECTIONS, page.TRIAL}
+
+
+def test_the_whole_paper_in_its_quick_form_verifies_and_every_row_was_trained(page: ModuleType) -> None:
+    folder = RESULTS / page.PAPER
+    found = verify_any(folder)
+    assert found.ok, found.faults
+    assert found.tables > 100
+    paper = read_paper(folder)
+    assert paper.quick
+    assert {part.data for part in paper.parts} == set(EMBEDDED)
+    assert not any(part.smoke for part in paper.parts)
+    for part in paper.parts:
+        study = read_study(folder / part.folder)
+        records = records_of(folder / part.folder, study)
+        assert len(study.seeds) == 3
+        assert len(records) == len(study.arms) * 3
+        assert all(record.scored and record.steps > 100 for record in records.values())
 
 
 @pytest.mark.parametrize("folder", STUDIES, ids=lambda folder: folder.name)

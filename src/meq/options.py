@@ -7,7 +7,7 @@ import functools
 import inspect
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 Checked = TypeVar("Checked")
@@ -76,6 +76,21 @@ def wrong_object(label: str, value: Any, known: Mapping[str, str], example: str)
 
 def tolerance(label: str, value: Any) -> float:
     return real_number(label, value, wanted="must be 0 (take every step) or a positive number", low=0.0)
+
+
+def by_part(options: Mapping[str, Any], parts: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """{"seed": 1, "model.hidden": 64} as {"data": {"seed": 1}, "model": {"hidden": 64}}: `parts` are the known ones.
+
+    A name without a part is that of an option of the data set. A part may be written with hyphens or underscores.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in options.items():
+        part, dot, option = name.partition(".")
+        part = part.replace("_", "-") if dot else "data"
+        if part not in ("data", *parts):
+            raise ValueError(f"`set` {name}: there is no part {part!r}: {nearest(part, ['data', *parts])}")
+        found.setdefault(part, {})[option if dot else name] = value
+    return found
 
 
 def checked_options(target: Checked) -> Checked:

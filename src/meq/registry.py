@@ -40,6 +40,14 @@ def load_plugins() -> None:
             raise ImportError(f"the plugin {name!r} cannot be imported: {type(error).__name__}: {error}") from error
 
 
+def imported(value: Any) -> Any:
+    """What the text "module:name" stands for; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    module, _, attribute = value.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
 class Registry(Generic[Kind]):
     """Objects of one kind by name, in the order in which they were registered.
 
@@ -82,8 +90,7 @@ class Registry(Generic[Kind]):
             raise self.error(f"there is no {self.kind} {name!r}: {nearest(name, self._entries)}")
         value = self._entries[name]
         if isinstance(value, str):
-            module, _, attribute = value.partition(":")
-            value = self._written[name] = getattr(importlib.import_module(module), attribute)
+            value = self._written[name] = imported(value)
         return value
 
     def __getitem__(self, name: str) -> Kind:

@@ -10,7 +10,7 @@ from problems import PROBLEMS, Affine, CoupledAttention, Known, attention_inputs
 from torch import Tensor
 
 import meq
-from meq.analysis import leading_eigenvalue, products, spectrum
+from meq.analysis import krylov, leading_eigenvalue, products, spectrum
 from meq.analysis.spectrum import leading_eigenvalues
 
 
@@ -120,6 +120,7 @@ def test_where_arnoldi_fails_the_jacobian_is_formed() -> None:
 
 def test_a_radius_that_cannot_be_found_is_nan_and_the_sample_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spectrum, "FALLBACK_LIMIT", 100)
+    monkeypatch.setattr(krylov, "MOST", 40)
     problem = crowded()
     absent = torch.tensor([False, True])
     solution = solved(problem.operator, problem.inputs, masks={"a": absent})

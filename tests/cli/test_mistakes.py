@@ -75,6 +75,17 @@ BEFORE_READING: list[tuple[list[str], int, str]] = [
     (["train", *TABLE, "--lambda-j", "nan"], 1, "--lambda-j must be 0 (off) or a positive number"),
     (["train", *TABLE, "--lambda-f", "-1"], 1, "--lambda-f must be 0 (off) or a positive number"),
     (["train", *TABLE, "--arm", "meqq"], 1, "did you mean 'meq'?"),
+    (
+        ["train", *TABLE, "--fast", "--arm", "concat"],
+        1,
+        "--fast is for models that iterate, and the arm 'concat' does not",
+    ),
+    (
+        ["train", *TABLE, "--fast", "--depth", "uniform(2, 6)"],
+        1,
+        "--fast and --depth 'uniform(low=2, high=6)' both say",
+    ),
+    (["train", *TABLE, "--fast", "--backward", "implicit"], 1, "--fast and --backward implicit both say"),
     (["train", *TABLE, "--heads", "5"], 1, "--dim 64 cannot be split into 5 heads"),
     (["train", *TABLE, "--dropout", "1.5"], 1, "1.5"),
     (["train", *TABLE, "--tracker", "tensorbord"], 1, "did you mean 'tensorboard'?"),
@@ -235,7 +246,7 @@ def test_what_only_the_data_shows_is_said_before_it_is_encoded(
 
 
 def test_a_place_that_may_not_be_written_is_refused_at_once(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("meq.cli.checks.os.access", lambda path, mode: mode == os.R_OK)
+    monkeypatch.setattr("meq.records.places.os.access", lambda path, mode: mode == os.R_OK)
     for command in (["train", *TABLE, "--out", "new"], ["predict", "runs/photos", "photos.csv", "-o", "new.csv"]):
         code, _, errors = run(*command)
         assert code == 1
@@ -277,7 +288,7 @@ BUGS = [
         "meq.training.predictions.collate",
         StopIteration(),
     ),
-    (["train", *TABLE, *SMALL, "--out", "broken"], "meq.training.fit.take_vitals", RuntimeError("shapes differ")),
+    (["train", *TABLE, *SMALL, "--out", "broken"], "meq.training.fit.vitals_of", RuntimeError("shapes differ")),
     (["data", "check", "photos.csv", *COLUMNS], "meq.data.check.inspect_data", AttributeError("no such attribute")),
     (["data", "list"], "meq.cli.data.Table", TypeError("unexpected keyword")),
     (

@@ -45,7 +45,7 @@ def test_training_says_what_it_uses_where_it_is_kept_and_what_to_type_next(here:
     assert "the run's folder: runs/photos" in aside
     assert "encoders: photo by patches-6x6-v1, caption by words-64-v1" in aside
     assert "patches-6x6-v1: 6 of 6" in aside, "encoding shows how far it is"
-    for command in ("evaluate", "analyze", "predict"):
+    for command in ("evaluate", "diagnose", "predict"):
         assert f"meq {command} runs/photos" in said
 
 
@@ -136,8 +136,14 @@ def test_analyze_prints_a_page_and_keeps_it(here: Path) -> None:
         (["predict", "runs/photos", "header.csv", "-o", "x.csv"], 1, "there is no row to read in it"),
         (["predict", "runs/photos", "less.csv", "-o", "x.csv"], 1, "has no column 'caption'"),
         (["predict", "runs/photos", "photos.csv", "-o", "x.txt"], 1, "written as .csv, .jsonl, .parquet"),
-        (["predict", "runs/photos", "photos.csv"], 2, "Missing option"),
-        (["analyze", "runs/photos", "--horizon", "1"], 1, "lies before the step that is read"),
+        (["predict", "runs/photos", "photos.csv"], 1, "say where a table's answers go: --out answers.csv"),
+        (["predict", "runs/photos", "photos.csv", "fotos", "-o", "x.csv"], 1, "fotos: the folder is missing"),
+        (["predict", "runs/photos", "photos.csv", "-o", "x.csv", "--columns", "capton"], 1, "mean 'caption'?"),
+        (["predict", "runs/photos", "photos/0.png", "a", "-o", "x.csv"], 1, "is no table, and one example is answered"),
+        (["predict", "runs/photos", "photos/9.png", "a"], 1, "photos/9.png: the picture is missing: did you mean"),
+        (["explain", "runs/photos"], 1, "give one example after the run: meq explain RUN picture.png"),
+        (["explain", "runs/photos", "photos/0.png", "a", "b"], 1, "'b' is one text too many: this run reads a picture"),
+        (["diagnose", "runs/photos", "--horizon", "1"], 1, "lies before the step that is read"),
         (["predcit"], 2, "Did you mean 'predict'?"),
     ],
 )
@@ -151,6 +157,45 @@ def test_mistakes_are_one_clear_sentence(here: Path, arguments: list[str], code:
     assert message in squeezed
     assert "Traceback" not in errors
     assert not (here / "runs" / "photos-2").exists()
+
+
+def test_one_example_is_answered_on_the_terminal(here: Path) -> None:
+    code, output, errors = run("predict", "runs/photos", "photos/0.png", "it is red")
+    assert code == 0, errors
+    lines = output.splitlines()
+    assert lines[0].split()[0] in ("yes", "no")
+    assert lines[1].startswith("probabilities: ")
+    assert lines[2].startswith("read after 2 steps")
+    code, output, errors = run("predict", "runs/photos", "it is red", "--json")
+    found = json.loads(output)
+    assert found["note"] == "photo is missing"
+    assert found["probabilities"].keys() == {"yes", "no"}
+
+
+def test_explain_takes_the_run_first_and_the_older_way_still_works(here: Path, tmp_path: Path) -> None:
+    options = ["--steps", "2", "--out", tmp_path / "drawn", "--json"]
+    first = run("explain", "runs/photos", "photos/0.png", "it is red", *options)
+    older = run("explain", "--model", "runs/photos", "photos/0.png", "it is red", *options)
+    assert first[0] == 0, first[2]
+    assert json.loads(first[1]) == json.loads(older[1])
+
+
+def test_columns_of_the_table_stand_beside_the_answers(here: Path, tmp_path: Path) -> None:
+    header = ["photo", "caption", "note", "id"]
+    write_rows(here / "new.csv", header, [["photos/0.png", "=it is red", "mine", "7"], ["", "it is blue", "", "8"]])
+    for form, ours in (("all", header), ("photo", ["photo"]), ("none", [])):
+        out = tmp_path / f"{form}.csv"
+        chosen = [] if form == "all" else ["--columns", form]
+        code, _, errors = run("predict", "runs/photos", "new.csv", "-o", out, *chosen)
+        assert code == 0, errors
+        found = list(csv.DictReader(out.read_text().splitlines()))
+        names = {"note": "input(note)", "id": "input(id)"}
+        assert list(found[0])[:3] == ["id", "line", *(names.get(each, each) for each in ours), "answer"][:3]
+        assert [row["line"] for row in found] == ["2", "3"]
+        if form == "all":
+            assert found[0]["caption"] == "'=it is red", "a spreadsheet shows it as text"
+            assert [row["input(note)"] for row in found] == ["mine", ""]
+            assert [row["note"] for row in found] == ["", "photo is missing"]
 
 
 def test_debug_shows_where_an_error_came_from(here: Path) -> None:
@@ -168,7 +213,7 @@ def test_a_table_is_read_by_the_offline_encoders_unless_others_are_named(here: P
     assert "encoders: photo by efficientnet-lite0, caption by all-MiniLM-L6-v2" in errors
     code, _, errors = run("predict", place, "photos.csv", "-o", tmp_path / "out.csv")
     assert code == 0, errors
-    assert "efficientnet-lite0: 6 of 6" in errors
+    assert "efficientnet-lite0" not in errors, "what training has encoded is read"
 
 
 def test_without_the_extra_the_built_in_encoders_serve_and_the_better_ones_are_named(

@@ -14,18 +14,19 @@ from typer.testing import CliRunner
 
 from meq.analysis.attribution import DEFAULT_METHOD, METHODS
 from meq.cli import app, understand, use
-from meq.cli.options import by_part, field_texts
+from meq.cli.options import field_texts
 from meq.core.registry import BACKWARDS, SOLVERS
 from meq.data.request import DATA_SETS, DataRequest
 from meq.encoders.store import FeatureStore
 from meq.objectives import PENALTIES
+from meq.options import by_part
 from meq.runs.analyze import AnalysisOptions
 from meq.runs.audit import AuditOptions
 from meq.runs.cost import PASSES, cost_of_run
 from meq.runs.predict import PROBABILITIES, predict_table
 from meq.studies.cost import STEPS
 from meq.studies.runner import choose_executor
-from meq.training.arms import ARMS, SHAPE, Arm, make_penalties, model_options
+from meq.training.arms import ARMS, FITTED, SHAPE, Arm, make_penalties, model_options
 from meq.training.config import SMALL, TrainConfig
 
 COMMANDS: Any = get_command(app)
@@ -46,7 +47,7 @@ def flags(*names: str) -> set[str]:
     return {flag.removeprefix("--") for option in command.params for flag in [*option.opts, option.name]}
 
 
-PREDICT = {"on_bad": "skip-bad", "encoders": "text-encoder", "id_column": "id"}
+PREDICT = {"on_bad": "skip-bad", "encoders": "text-encoder", "id_column": "id", "path": "data", "root": "more"}
 
 
 @pytest.mark.parametrize(
@@ -58,11 +59,11 @@ PREDICT = {"on_bad": "skip-bad", "encoders": "text-encoder", "id_column": "id"}
             for command in (("train",), ("encode",), ("data", "check"), ("data", "show"), ("study", "run"))
         ],
         (FeatureStore, ("encode",), {"folder": "store"}),
-        (AnalysisOptions, ("analyze",), {}),
+        (AnalysisOptions, ("diagnose",), {}),
         (AuditOptions, ("audit",), {}),
         (cost_of_run, ("cost",), {}),
         (choose_executor, ("study", "run"), {"trusted": "trust-cluster"}),
-        (predict_table, ("predict",), {**PREDICT, "path": "table"}),
+        (predict_table, ("predict",), PREDICT),
     ],
 )
 def test_every_option_of_a_component_is_a_flag(component: Any, command: tuple[str, ...], elsewhere: Any) -> None:
@@ -90,7 +91,7 @@ def test_every_option_of_solvers_and_backwards_is_set_by_name(known: Any) -> Non
         made = known[name]()
         for field in dataclasses.fields(known[name]):
             value = getattr(made, field.name)
-            plain = {"name": "Broyden"} if dataclasses.is_dataclass(value) or value is None else value
+            plain = {"name": "Broyden"} if dataclasses.is_dataclass(value) else value
             found = model_options("meq", {known.kind: {field.name: plain}}, **{known.kind: name.lower()})
             assert isinstance(found[known.kind], known[name])
 
@@ -130,7 +131,7 @@ def test_settings_belong_to_a_part_or_to_the_data() -> None:
         "model": {"hidden": 64},
         "jacobian-range": {"low": 0.1},
     }
-    with pytest.raises(ValueError, match=r"--set modle\.dim: there is no part 'modle': did you mean 'model'"):
+    with pytest.raises(ValueError, match=r"`set` modle\.dim: there is no part 'modle': did you mean 'model'"):
         by_part({"modle.dim": 1}, ["model"])
 
 
@@ -197,7 +198,9 @@ def test_a_study_runs_with_other_options_of_training_and_of_its_models(tmp_path:
 def test_the_defaults_of_training_are_those_of_small_models() -> None:
     defaults = {option.name: option.default for option in COMMANDS.commands["train"].params}
     for field in dataclasses.fields(TrainConfig):
-        if field.name not in ("batch_size", "trackers"):
+        if field.name in FITTED:
+            assert defaults[field.name] is None, "it follows from the data unless it is given"
+        elif field.name != "trackers":
             assert defaults[field.name] == getattr(SMALL, field.name)
     assert {name: defaults[name] for name in SHAPE} == SHAPE
     assert isinstance(ARMS[defaults["arm"]], Arm)

@@ -162,7 +162,7 @@ def small(monkeypatch: pytest.MonkeyPatch, examples: Split, head: str = "classes
             metric=ACCURACY,
         )
 
-    entry = Entry(read=read, summary="", metric="accuracy", embedded=True)
+    entry = Entry(source=read, summary="", metric="accuracy", embedded=True)
     monkeypatch.setitem(DATA_SETS._written, "small", entry)
 
 

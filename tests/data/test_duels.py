@@ -18,7 +18,7 @@ from meq.data.content import Picture
 from meq.data.duels import duels, relay
 from meq.data.duels_drawing import CARD, FINE, INK, OUTLINES, Cards, draw_cards, sign_cover
 from meq.data.duels_worlds import COLOURS, SIGNS, WORDS, Worlds, winner
-from meq.encoders.builtin import WORD
+from meq.encoders.descriptors import WORD
 
 SIZES = {"train": 90, "dev": 45, "test": 45, "deep_test": 45}
 DUELS, RELAY = duels(**SIZES), relay(**SIZES)

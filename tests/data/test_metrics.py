@@ -9,14 +9,23 @@ from torch import Tensor
 from meq.data.metrics import (
     ACCURACY,
     AUROC,
+    AVERAGE_PRECISION,
+    BALANCED_ACCURACY,
     EXACT_MATCH,
+    MACRO_AUROC,
+    MACRO_F1,
     MICRO_F1,
+    NEGATIVE_BRIER,
+    NEGATIVE_LOG_LOSS,
     NEGATIVE_MAE,
+    NEGATIVE_RMSE,
+    OF_CLASSES,
     PEARSON,
     R2,
     SOFT_ACCURACY,
     TOKEN_ACCURACY,
     WHOLE_ACCURACY,
+    as_shown,
     joint_accuracy,
 )
 
@@ -138,3 +147,53 @@ def test_f1_and_exact_match_by_hand() -> None:
 def test_f1_of_nothing_chosen_where_nothing_is_right_is_1() -> None:
     assert MICRO_F1(torch.full((2, 3), -1.0), torch.zeros(2, 3)) == 1
     assert MICRO_F1(torch.full((2, 3), -1.0), torch.ones(2, 3)) == 0
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize("tied", [False, True])
+def test_metrics_of_classes_are_those_of_scikit_learn(classes: int, tied: bool) -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    generator = torch.Generator().manual_seed(classes)
+    logits = torch.randn(120, classes, generator=generator, dtype=torch.float64)
+    logits = logits.round() if tied else logits
+    target = torch.randint(classes, (120,), generator=generator)
+    target[:40] = 0
+    chances, answer = logits.softmax(1).numpy(), logits.argmax(1).numpy()
+    truth, every = target.numpy(), list(range(classes))
+    second = chances[:, 1]
+    assert BALANCED_ACCURACY(logits, target) == pytest.approx(sklearn.balanced_accuracy_score(truth, answer))
+    assert MACRO_F1(logits, target) == pytest.approx(sklearn.f1_score(truth, answer, average="macro"))
+    assert NEGATIVE_LOG_LOSS(logits, target) == pytest.approx(-sklearn.log_loss(truth, chances, labels=every))
+    brier = sklearn.brier_score_loss(truth, second if classes == 2 else chances, labels=every)
+    assert NEGATIVE_BRIER(logits, target) == pytest.approx(-brier)
+    one_hot = torch.nn.functional.one_hot(target).numpy()
+    area = sklearn.roc_auc_score(truth, second) if classes == 2 else sklearn.roc_auc_score(one_hot, chances)
+    precision = sklearn.average_precision_score(*((truth, second) if classes == 2 else (one_hot, chances)))
+    assert MACRO_AUROC(logits, target) == pytest.approx(area)
+    assert AVERAGE_PRECISION(logits, target) == pytest.approx(precision)
+
+
+def test_the_root_mean_square_error_is_that_of_scikit_learn() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    score, target = torch.randn(30, 1), torch.randn(30)
+    expected = sklearn.root_mean_squared_error(target.double().numpy(), score[:, 0].double().numpy())
+    assert NEGATIVE_RMSE(score, target) == pytest.approx(-expected)
+
+
+def test_of_a_split_of_one_class_what_needs_two_is_not_a_number_and_nothing_fails() -> None:
+    logits, target = torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.0]]), torch.tensor([0, 0])
+    found = {metric.name: metric(logits, target) for metric in OF_CLASSES}
+    assert math.isnan(found["macro auroc"])
+    assert math.isnan(found["average precision"])
+    assert found["balanced accuracy"] == 0.5
+
+
+def test_an_absent_class_is_left_out_of_means_over_classes() -> None:
+    logits, target = torch.eye(3)[[0, 1, 1]] * 4, torch.tensor([0, 1, 0])
+    assert BALANCED_ACCURACY(logits, target) == pytest.approx((0.5 + 1) / 2)
+    assert MACRO_AUROC(logits, target) == pytest.approx(0.75)
+
+
+def test_errors_are_shown_as_people_know_them() -> None:
+    assert as_shown("negative mae", -0.5) == ("mae", 0.5)
+    assert as_shown("accuracy", 0.5) == ("accuracy", 0.5)

@@ -377,3 +377,12 @@ def test_unknown_choices_are_answered_with_the_known_ones(tmp_path: Path) -> Non
 def test_what_the_record_keeps_can_be_written_as_json(tmp_path: Path) -> None:
     facts = mosei(mosei_folder(tmp_path, "csd")).facts
     assert json.loads(json.dumps(facts)) == facts
+
+
+def test_words_are_read_where_the_files_have_them(tmp_path: Path) -> None:
+    with_words = mosei(mosei_folder(tmp_path / "words", "mmsa-aligned"), text="auto")
+    without = mosei(mosei_folder(tmp_path / "none"), text="auto")
+    assert with_words.modalities["text"].kind == "text"
+    assert isinstance(with_words.splits["train"][0].content["text"], str)
+    assert with_words.facts["text"] == "raw"
+    assert (without.modalities["text"].kind, without.facts["text"]) == ("features", "features")

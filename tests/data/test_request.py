@@ -9,7 +9,8 @@ from typing import Any, Literal
 import pytest
 
 from meq.data.findings import DataError
-from meq.data.request import DATA_SETS, DataRequest, check_option_values, described, fits
+from meq.data.request import COLUMNS, DATA_SETS, DataRequest, check_option_values, described, fits
+from meq.data.table_columns import COLUMN_KINDS
 
 
 @pytest.mark.parametrize(
@@ -78,3 +79,7 @@ def test_a_request_is_refused_before_its_file_is_opened(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nowhere is not a folder"):
         DataRequest(**asked, root=Path("nowhere")).check()
     DataRequest(**asked).check()
+
+
+def test_the_columns_of_a_request_are_the_kinds_that_a_table_has() -> None:
+    assert tuple(COLUMN_KINDS) == COLUMNS

@@ -189,6 +189,26 @@ def test_train_and_dev_must_be_there_and_a_test_split_may_be_absent(tmp_path: Pa
             table(as_csv(tmp_path, simple(split=cells)), texts="t", label="y", split="split")
 
 
+def test_dev_is_taken_from_train_where_the_column_of_splits_names_none(tmp_path: Path) -> None:
+    records = [
+        {"t": f"word {n}", "y": "ab"[n % 2], "who": f"person {n // 4}", "split": "train" if n < 72 else "test"}
+        for n in range(90)
+    ]
+    path, asked = as_csv(tmp_path, records), {"texts": "t", "label": "y", "split": "split", "group": "who"}
+    findings = Findings()
+    data = table(path, **asked, findings=findings)
+    assert {name: len(split) for name, split in data.splits.items()} == {"train": 64, "dev": 8, "test": 18}
+    assert findings.notes == [
+        "column 'split' names no dev split, by which the epoch is chosen: 8 of the rows of train are taken for it (a "
+        "share of 0.11, seed 0)"
+    ]
+    assert data.facts["in several splits"] == {"who": 0}, "nobody is in two splits"
+    lines = {example.facts["line"] for example in data.splits["dev"]}
+    assert lines == {example.facts["line"] for example in table(path, **asked).splits["dev"]}
+    assert lines != {example.facts["line"] for example in table(path, **asked, seed=1).splits["dev"]}
+    assert len(table(path, **asked, fractions="0.5,0.25,0.25").splits["dev"]) == 24, "the shares of train and dev"
+
+
 def test_photos_that_a_given_split_shares_are_counted(tmp_path: Path) -> None:
     path = pictured(tmp_path)
     assert table(path, images="p", label="y", split="split").facts["in several splits"] == {"p": 1}

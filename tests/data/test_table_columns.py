@@ -288,7 +288,6 @@ def test_sounds_of_a_set_that_knows_its_own_columns_are_refused() -> None:
         (["b", "a", "10"], ["10", "a", "b"]),
         ([True, False, True], ["false", "true"]),
         ([2.0, 1, 10], ["1", "2", "10"]),
-        ([0.5, -0.25, 0], ["-0.25", "0", "0.5"]),
     ],
 )
 def test_labels_are_ordered_by_value_if_they_are_numbers_else_by_the_alphabet(
@@ -296,6 +295,32 @@ def test_labels_are_ordered_by_value_if_they_are_numbers_else_by_the_alphabet(
 ) -> None:
     data = table(as_jsonl(tmp_path, simple(y=cells * 2)), texts="t", label="y", split="split")
     assert list(data.labels) == order
+
+
+def test_decimals_are_classes_or_scores_as_the_task_says_and_are_asked_about_without_it(tmp_path: Path) -> None:
+    path = as_jsonl(tmp_path, simple(y=[0.5, -0.25, 0] * 2))
+    asked = {"texts": "t", "label": "y", "split": "split"}
+    with pytest.raises(
+        DataError, match=r"'y' holds numbers with decimals, such as -0.25: .*--task score.*--task classes"
+    ):
+        table(path, **asked)
+    assert list(table(path, **asked, task="classes").labels) == ["-0.25", "0", "0.5"]
+    assert table(path, **asked, task="score").head == "score"
+    assert table(path, **asked, labels=["-0.25", "0", "0.5"]).head == "classes", "whoever lists them has said it"
+
+
+def test_many_whole_numbers_are_asked_about_and_a_few_are_classes_with_a_sentence(tmp_path: Path) -> None:
+    records = [{"t": f"word {n}", "y": n % 25} for n in range(100)]
+    with pytest.raises(DataError, match="'y' holds whole numbers, 25 different ones"):
+        table(as_jsonl(tmp_path, records), texts="t", label="y")
+    findings = Findings()
+    few = [{**record, "y": record["y"] % 5 + 1} for record in records]
+    assert len(table(as_jsonl(tmp_path, few), texts="t", label="y", findings=findings).labels) == 5
+    assert findings.notes[0].startswith("the labels of 'y' are 5 whole numbers from 1 to 5, and are taken for classes")
+    quiet = Findings()
+    two = [{**record, "y": record["y"] % 2} for record in records]
+    table(as_jsonl(tmp_path, two), texts="t", label="y", findings=quiet)
+    assert quiet.notes == [], "0 and 1 need no word"
 
 
 def test_given_labels_keep_their_order_and_others_are_findings(tmp_path: Path) -> None:
@@ -330,16 +355,30 @@ def test_a_label_that_train_never_shows_is_reported_but_no_fault(tmp_path: Path)
         split="split",
         findings=findings,
     )
-    assert (
-        data.facts["never in train"] == findings.absent == ["the label 'c' never occurs in train ('dev': 1, 'test': 2)"]
-    )
+    assert data.facts["never in train"] == ["the label 'c' never occurs in train ('dev': 1, 'test': 2)"]
+    line = "a label never occurs in train, and cannot be learned: 'c' (rows that have them, dev: 1, test: 2)"
+    assert findings.absent == findings.notes == [line]
     assert data.facts["label counts"]["test"] == {"a": 0, "b": 0, "c": 2}
+
+
+def test_labels_that_train_never_shows_are_told_in_one_line(tmp_path: Path) -> None:
+    records = [{"t": f"word {n}", "y": "ab"[n % 2], "split": "train"} for n in range(40)]
+    records += [{"t": f"word {n}", "y": f"new {n}", "split": ("dev", "test")[n % 2]} for n in range(12)]
+    findings = Findings()
+    table(
+        as_csv(tmp_path, records), texts="t", label="y", split="split", findings=findings, labels=None, task="classes"
+    )
+    (line,) = findings.absent
+    assert line.startswith("12 labels never occur in train, and cannot be learned: 'new 0', 'new 1', 'new 10'")
+    assert "and 7 more (rows that have them, dev: 6, test: 6)" in line
 
 
 def test_numbers_in_place_of_classes_suggest_a_score(tmp_path: Path) -> None:
     records = [{"t": "x", "y": n / 7, "z": f"text {n}"} for n in range(40)]
-    with pytest.raises(DataError, match=r"40 different values in 40 rows.*task='score'"):
+    with pytest.raises(DataError, match=r"numbers with decimals.*task='score'"):
         table(as_jsonl(tmp_path, records), texts="t", label="y")
+    with pytest.raises(DataError, match=r"40 different values in 40 rows.*task='score'"):
+        table(as_jsonl(tmp_path, records), texts="t", label="y", task="classes")
     with pytest.raises(DataError, match="another column"):
         table(as_jsonl(tmp_path, records), texts="t", label="z")
 

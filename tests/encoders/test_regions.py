@@ -8,6 +8,7 @@ from PIL import Image
 
 from meq.data.content import DrawnPicture, Regions
 from meq.data.findings import DataError
+from meq.encoders.builtin import Patches
 from meq.encoders.catalogue import EncoderError
 from meq.encoders.image import PictureRegions, TransformerImage
 from meq.encoders.marks import Marks
@@ -29,7 +30,8 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> TransformerImage:
 
 @pytest.fixture(scope="module")
 def encoder(clip: TransformerImage) -> PictureRegions:
-    return PictureRegions(clip)
+    """As older runs have them."""
+    return PictureRegions(clip, patches=False)
 
 
 def regions(*boxes: tuple[float, float, float, float], seed: int = 0) -> Regions:
@@ -47,6 +49,31 @@ def test_the_whole_picture_comes_first_then_one_token_per_box(encoder: PictureRe
     whole = image.resize((32, 32), Image.Resampling.BICUBIC)
     person = image.resize((32, 32), Image.Resampling.BICUBIC, box=PERSON)
     assert torch.allclose(tokens.features[:2], clip.pooled([whole, person]), atol=1e-5)
+
+
+def test_the_pictures_own_tokens_come_first_with_their_places_then_the_regions(
+    encoder: PictureRegions, clip: TransformerImage
+) -> None:
+    both = PictureRegions(clip)
+    tokens, alone = both([regions(PERSON, DOG)])[0], encoder([regions(PERSON, DOG)])[0]
+    picture = clip([noise(120, 110)])[0]
+    count = len(picture.features)
+    assert tokens.boxes is not None
+    assert picture.boxes is not None
+    assert torch.equal(tokens.features, torch.cat([picture.features, alone.features[1:]]))
+    assert torch.equal(tokens.boxes[:count].nan_to_num(-1), picture.boxes.nan_to_num(-1))
+    assert tokens.boxes[count:].tolist() == [list(PERSON), list(DOG)]
+    assert len(both([regions()])[0].features) == count, "a picture without boxes has its own tokens"
+    assert both.name != encoder.name, "a store keeps them apart"
+
+
+def test_regions_of_a_narrower_summary_are_filled_up_with_zeros() -> None:
+    patches = Patches(grid=2)
+    tokens = PictureRegions(patches)([regions(PERSON)])[0]
+    summed = patches.pooled([Image.new("RGB", patches.window)]).shape[1]
+    assert tokens.features.shape == (5, patches.width)
+    assert not tokens.features[-1, summed:].any()
+    assert tokens.features[-1, :summed].any()
 
 
 def test_a_token_is_the_class_token_as_the_model_sums_a_picture_up(clip: TransformerImage) -> None:
@@ -119,7 +146,7 @@ def test_a_region_encoder_is_told_apart_from_the_encoder_of_whole_pictures(
     encoder: PictureRegions, clip: TransformerImage
 ) -> None:
     assert (encoder.kind, encoder.revision, encoder.name) == ("regions", "local", "small-clip regions")
-    assert encoder.weight_hash == PictureRegions(clip).weight_hash != clip.weight_hash
+    assert encoder.weight_hash == PictureRegions(clip, patches=False).weight_hash != clip.weight_hash
 
 
 def test_nothing_is_cropped_from_a_region_by_a_model_that_crops_pictures(tmp_path: Path) -> None:
@@ -128,7 +155,7 @@ def test_nothing_is_cropped_from_a_region_by_a_model_that_crops_pictures(tmp_pat
     config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic")
     ResNetModel(config).save_pretrained(tmp_path / "resnet")
     ConvNextImageProcessorPil(size={"shortest_edge": 28}, crop_pct=0.5).save_pretrained(tmp_path / "resnet")
-    encoder = PictureRegions(TransformerImage(str(tmp_path / "resnet")))
+    encoder = PictureRegions(TransformerImage(str(tmp_path / "resnet")), patches=False)
     assert encoder.width == 16
     plain, framed = (
         encoder([Regions(picture=square_at((56, 56), box), boxes=(), names=())])[0].features

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import onnxruntime
+import pytest
 import torch
 from torch import Tensor
 
@@ -68,6 +69,8 @@ def exports_equal_eager(folder: str) -> None:
         exported_mixer_equals_eager(mixer, Path(folder) / mixer)
     print("tokens")
     exported_mixer_equals_eager("attention", Path(folder) / "tokens", head="tokens", answering=("text", "image"))
+    print("int8")
+    an_int8_file_answers_nearly_as_eager(Path(folder) / "int8")
     print("no masks")
     attention_without_masks_exports()
     print("no masks, no head, training")
@@ -87,6 +90,22 @@ def exported_mixer_equals_eager(mixer: str, folder: Path, **options: Any) -> Non
         with torch.no_grad():
             torch.testing.assert_close(program.module()(tensors), expected, **CLOSE)
         torch.testing.assert_close(run_onnx(path, tensors), expected, **CLOSE)
+
+
+def an_int8_file_answers_nearly_as_eager(folder: Path) -> None:
+    model = build("attention", dim=32)
+    path = export_onnx(model, folder / "int8.onnx", *example(3), int8=True, least_weights=1000)
+    whole = export_onnx(model, folder / "float.onnx", *example(3))
+    assert {file.name for file in folder.iterdir()} == {"int8.onnx", "float.onnx"}
+    assert path.stat().st_size < 0.7 * whole.stat().st_size
+    for features, masks in other_batches("attention"):
+        expected, found = eager(model, features, masks), run_onnx(path, flat(features, masks))
+        assert not torch.equal(found["logits"], expected["logits"])
+        for name, x in expected.items():
+            assert (found[name] - x).abs().max() <= 0.01 * x.abs().max(), name
+    with pytest.raises(ValueError, match="no product in it has 262,144 weights or more"):
+        export_onnx(model, folder / "none.onnx", *example(3), int8=True)
+    assert not (folder / "none.onnx").exists()
 
 
 def dividing_tolerance(model: meq.MutualEquilibrium, features: Tensors, masks: Tensors) -> float:

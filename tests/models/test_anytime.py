@@ -133,7 +133,7 @@ def test_agreement_asks_for_so_many_equal_answers_in_a_row() -> None:
 
 def test_of_choices_the_answer_of_the_example_has_to_agree() -> None:
     """Two examples of two choices: the scores of both move, and the second one changes its mind."""
-    reader = Anytime("agreement", patience=2).reader(lambda state: (state["z"], None), "choices", 2)
+    reader = Anytime("agreement", patience=2).reader(lambda state, masks: (state["z"], None), "choices", 2)
     everybody = torch.ones(4, dtype=torch.bool)
     for k, scores in enumerate([[0.0, 1.0, 3.0, 2.0], [0.0, 2.0, 1.0, 2.0]]):
         found = reader(k, {"z": torch.tensor(scores)[:, None]}, everybody)

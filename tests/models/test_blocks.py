@@ -115,3 +115,25 @@ def test_shorter_inputs_use_the_first_rows_of_the_mixing_matrix() -> None:
     padded = {"a": F.pad(a, (0, 0, 0, 1)), "b": F.pad(b, (0, 0, 0, 1))}
     masks = {"a": torch.tensor([[True, True, False]] * 2), "b": torch.tensor([[True] * 3 + [False]] * 2)}
     torch.testing.assert_close(mixer({"a": a, "b": b}, {}), mixer(padded, masks)[:, :2])
+
+
+def test_what_a_hook_kept_of_a_layer_is_not_written_over() -> None:
+    """Without gradients a block writes over what its layers made, unless somebody may have kept it."""
+    block, gate, x = FeedForward(6, 10), SoftGate(6, 0.0), torch.randn(2, 3, 6)
+    with torch.no_grad():
+        expected = [block(x), gate(x, x, 2 * x), block.widen(block.norm(x)), gate.read_proposal(2 * x)]
+        kept: list[torch.Tensor] = []
+        for layer in (block.widen, gate.read_proposal):
+            layer.register_forward_hook(lambda _, given, made: kept.append(made))
+        found = [block(x), gate(x, x, 2 * x), *kept]
+    for each, other in zip(found, expected, strict=True):
+        assert torch.equal(each, other)
+
+
+def test_a_layer_that_hands_on_its_input_keeps_it() -> None:
+    gate, proposal = SoftGate(6, 0.0), torch.randn(2, 3, 6)
+    gate.read_proposal = torch.nn.Identity()
+    before = proposal.clone()
+    with torch.no_grad():
+        gate.openness(torch.ones(2, 3, 6), proposal)
+    assert torch.equal(proposal, before)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from models.zoo import CLASSES, DIM, MODELS, TOKENS, answers, build, features_for, ragged_masks
+from torch.utils import _pytree as pytree
 
 import meq
+from meq.models.iterated import IteratedModel
 
 every_model = pytest.mark.parametrize("name", MODELS)
 
@@ -35,6 +38,30 @@ def test_shapes_are_what_the_interface_says(name: str) -> None:
         assert all(rows.shape[1] == 4 for rows in output.solution.residuals.values())
         gates = model.gates(output.solution)
         assert all(values.shape == (4,) for values in gates.values())
+
+
+@every_model
+@pytest.mark.parametrize("anytime", [None, meq.Anytime("change", 1.0)], ids=["all steps", "read early"])
+def test_answering_writes_into_nothing_that_was_given_or_handed_out_before(
+    name: str, anytime: meq.Anytime | None
+) -> None:
+    model = build(name)
+    if isinstance(model, IteratedModel):
+        model.anytime = anytime
+    features, masks = features_for(model), ragged_masks(model)
+
+    def copied(tree: Any) -> list[torch.Tensor]:
+        return [x.clone() for x in pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
+
+    with torch.no_grad():
+        first = model(features, masks)
+        held = [features, masks, model.state_dict(), first.logits, first.pooled]
+        if first.solution is not None:
+            held += [first.solution.state, first.solution.inputs, first.solution.residuals, first.solution.steps]
+        before = copied(held)
+        again = model(features, masks)
+    assert torch.equal(again.logits, first.logits)
+    torch.testing.assert_close(copied(held), before, rtol=0, atol=0, equal_nan=True)  # an absent modality's residuals
 
 
 @every_model

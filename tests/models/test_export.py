@@ -52,3 +52,10 @@ def test_without_onnx_the_error_says_what_to_install(
     with pytest.raises(ImportError, match=r"needs the package onnxscript: pip install 'meq\[onnx\]'"):
         export_onnx(model, tmp_path / "model.onnx", features)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_int8_model_is_not_exported_and_the_error_says_what_to_do(
+    model: meq.MutualEquilibrium, features: dict[str, Tensor]
+) -> None:
+    with pytest.raises(ValueError, match=r"export the float model that it was made of, to ONNX with `int8=True`"):
+        export(meq.quantise(model, least_weights=0), features)

@@ -19,7 +19,7 @@ from meq.models.sides import SIDES
 SMALL: dict[str, Any] = {"widths": WIDTHS, "classes": 3, "dim": 8, "head_width": 12}
 LONGEST = {"image": 4, "text": 3, "audio": 2}
 ORDER = (("image", "audio"), "text")
-SINGLE = (meq.SingleState, meq.FeatureSum, meq.Concat, meq.SelfAttention, meq.CrossAttention)
+SINGLE = (meq.SingleState, meq.SingleVector, meq.FeatureSum, meq.Concat, meq.SelfAttention, meq.CrossAttention)
 BATCH, CHOICES = 4, 2
 
 
@@ -43,7 +43,7 @@ def combinations() -> list[Any]:
 
 def _without_token_states(cls: type[FusionModel], options: dict[str, Any]) -> bool:
     """Asked for answers per token, and refused: see `test_heads.py`."""
-    one_vector = cls in (meq.FeatureSum, meq.LowRankFusion) or options.get("mixer") == "mlp"
+    one_vector = cls in (meq.SingleVector, meq.FeatureSum, meq.LowRankFusion) or options.get("mixer") == "mlp"
     return options["head"] == "tokens" and one_vector
 
 

@@ -77,7 +77,16 @@ def described(draw: st.DrawFn, widths: dict[str, int]) -> tuple[Any, dict[str, A
     """A class and its options."""
     cls = draw(
         st.sampled_from(
-            [None, None, meq.SingleState, meq.FeatureSum, meq.Concat, meq.SelfAttention, meq.CrossAttention]
+            [
+                None,
+                None,
+                meq.SingleState,
+                meq.SingleVector,
+                meq.FeatureSum,
+                meq.Concat,
+                meq.SelfAttention,
+                meq.CrossAttention,
+            ]
         )
     )
     if cls in (meq.Concat, meq.SelfAttention, meq.CrossAttention):

@@ -68,6 +68,7 @@ MODELS: dict[str, Build] = {
     "cross-attention": _baseline(models.CrossAttention, heads=HEADS),
     "low-rank": _baseline(models.LowRankFusion),
     "single state": _baseline(models.SingleState, heads=HEADS, steps=4),
+    "single vector": _baseline(models.SingleVector, heads=HEADS, steps=4),
     "feature sum": _baseline(models.FeatureSum, heads=HEADS, steps=4),
     "self-attention, tokens": _baseline(models.SelfAttention, heads=HEADS, head="tokens"),
 }

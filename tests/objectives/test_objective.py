@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -259,3 +260,20 @@ def test_a_model_without_a_head_has_no_loss():
     model = build("pair", classes=None)
     with pytest.raises(ValueError, match="classes=None"):
         FULL(model, model(features_for(model)), TARGET)
+
+
+def test_weights_say_how_much_each_sample_counts_in_the_tasks_mean() -> None:
+    logits, target = torch.randn(4, 3), torch.tensor([0, 2, 1, 2])
+    output, weight = SimpleNamespace(logits=logits, solution=None), torch.tensor([1.0, 0.0, 3.0, 0.0])
+    loss = Objective()(None, output, target, weight=weight)
+    each = torch.nn.functional.cross_entropy(logits, target, reduction="none")
+    torch.testing.assert_close(loss.total, (each[0] + 3 * each[2]) / 4)
+    torch.testing.assert_close(loss.per_sample, each)
+    assert Objective()(None, output, target, weight=torch.zeros(4)).total == 0
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_weights_of_another_number_are_refused() -> None:
+    output = SimpleNamespace(logits=torch.randn(4, 3), solution=None)
+    with pytest.raises(ValueError, match=r"there are \(3,\) weights for 4 samples"):
+        Objective()(None, output, torch.tensor([0, 2, 1, 2]), weight=torch.ones(3))

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from meq.models.heads import HEADS
 from meq.objectives import task_loss
-from meq.objectives.tasks import TASKS
+from meq.objectives.tasks import SHAPED, TASKS, WEIGHTED, shaped_loss
 
 LOGITS = torch.randn(3, 4, generator=torch.Generator().manual_seed(0)).double()
 CLASSES = torch.tensor([3, 0, 2])
@@ -112,3 +112,63 @@ def test_a_target_of_the_wrong_type_is_refused(kind, target):
 def test_a_score_of_several_numbers_is_refused():
     with pytest.raises(ValueError, match="one number per sample"):
         task_loss("score")(LOGITS, torch.rand(3))
+
+
+WEIGHTS = (0.5, 1.0, 2.0, 3.0)
+
+
+def test_a_class_weight_multiplies_the_loss_of_the_samples_of_that_class():
+    expected = F.cross_entropy(LOGITS, CLASSES, weight=torch.tensor(WEIGHTS).double(), reduction="none")
+    torch.testing.assert_close(shaped_loss("classes", weights=WEIGHTS)(LOGITS, CLASSES), expected)
+    ordinal = shaped_loss("ordinal", weights=WEIGHTS)(LOGITS.log_softmax(1), CLASSES)
+    torch.testing.assert_close(ordinal, expected)
+
+
+@pytest.mark.parametrize("kind", ["classes", "choices"])
+def test_smoothed_labels_are_those_of_torch(kind):
+    expected = F.cross_entropy(LOGITS, CLASSES, label_smoothing=0.2, reduction="none")
+    torch.testing.assert_close(shaped_loss(kind, smoothing=0.2)(LOGITS, CLASSES), expected)
+
+
+def test_a_choice_that_is_impossible_gets_no_share_of_a_smoothed_label():
+    logits = LOGITS.clone()
+    logits[:, 1] = -torch.inf
+    expected = F.cross_entropy(logits[:, [0, 2, 3]], torch.tensor([2, 0, 1]), label_smoothing=0.2, reduction="none")
+    torch.testing.assert_close(shaped_loss("choices", smoothing=0.2)(logits, CLASSES), expected)
+
+
+def test_tokens_are_weighted_each_by_its_own_class():
+    logits = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1)).double()
+    target = torch.tensor([[0, 3, -1], [-1, -1, -1]])
+    each = F.cross_entropy(logits[0, :2], target[0, :2], reduction="none", label_smoothing=0.1)
+    expected = (each * torch.tensor([0.5, 3.0]).double()).mean()
+    found = shaped_loss("tokens", weights=WEIGHTS, smoothing=0.1)(logits, target)
+    torch.testing.assert_close(found, torch.stack([expected, torch.zeros_like(expected)]))
+
+
+def test_of_several_labels_the_weight_is_that_of_having_one():
+    soft = torch.tensor([[1.0, 0, 0, 1], [0, 0, 0, 0], [0, 1, 0.5, 0]])
+    expected = F.binary_cross_entropy_with_logits(
+        LOGITS, soft.double(), pos_weight=torch.tensor(WEIGHTS).double(), reduction="none"
+    ).sum(1)
+    torch.testing.assert_close(shaped_loss("labels", weights=WEIGHTS)(LOGITS, soft), expected)
+    smoothed = shaped_loss("labels", smoothing=0.2)(LOGITS, soft)
+    torch.testing.assert_close(smoothed, TASKS["labels"](LOGITS, soft * 0.8 + 0.1))
+
+
+def test_what_changes_nothing_is_the_plain_loss():
+    assert shaped_loss("classes") is TASKS["classes"]
+    assert set(WEIGHTED) < set(SHAPED) < set(TASKS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("score", {"weights": (1.0,)}, "class_weight has no meaning for the task 'score', where there are no classes"),
+        ("choices", {"weights": (1.0, 2.0)}, "class_weight has no meaning for the task 'choices'"),
+        ("score", {"smoothing": 0.1}, "label_smoothing has no meaning for the task 'score'"),
+    ],
+)
+def test_weights_and_smoothing_are_refused_where_they_have_no_meaning(kind, options, message):
+    with pytest.raises(ValueError, match=message):
+        shaped_loss(kind, **options)

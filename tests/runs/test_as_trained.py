@@ -21,7 +21,7 @@ from meq.models.iterated import IteratedModel
 from meq.runs import load_run
 from meq.studies import ArmConfig, read_predictions, run_study
 from meq.studies.build import build_model, build_objective, prepare_data
-from meq.training.fit import TrainingError, fit
+from meq.training import TrainingError, fit
 
 QUIET = Console(quiet=True)
 OPTIONS = {"dim": 16, "heads": 2, "head_width": 16, "steps": 4}

@@ -130,7 +130,7 @@ def test_a_calibrated_run_of_a_study_stays_verified_and_goes_to_the_hub_with_its
             names = [path.name for path in Path(folder_path).iterdir()]
             sent.update(filter_repo_objects(names, allow_patterns=allow_patterns))
 
-    monkeypatch.setattr("meq.runs.load.HfApi", Api)
+    monkeypatch.setattr("meq.runs.run.HfApi", Api)
     load_run(place).push_to_hub("me/run")
     assert CALIBRATION in sent
     alone = shutil.copytree(place / "model", copied.parent / "alone", ignore=shutil.ignore_patterns("*.md"))
@@ -152,7 +152,7 @@ def test_the_command_line_calibrates_predicts_and_evaluates(trained: Path, tmp_p
     shutil.copytree(trained / "run", folder)
     code, said, errors = run_of("calibrate", folder)
     assert code == 1
-    assert "give --stop" in errors
+    assert "--stop for when answers are read" in errors
     code, said, errors = run_of("calibrate", folder, "--stop", "--rule", "chnge")
     assert code == 1
     assert "did you mean 'change'" in errors

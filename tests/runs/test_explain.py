@@ -221,7 +221,8 @@ def test_multiple_choice_shows_the_choice_that_was_taken() -> None:
 
 def test_multiple_choice_is_read_where_the_rule_stops_the_whole_example() -> None:
     run = with_model(fresh(1, "choices"), head="choices", labels=())
-    rule = SimpleNamespace(stopping=SimpleNamespace(anytime=meq.Anytime("agreement", patience=2, least=3, most=6)))
+    stopping = SimpleNamespace(anytime=meq.Anytime("agreement", patience=2, least=3, most=6))
+    rule = SimpleNamespace(stopping=stopping, temperature=None, coverage=None)
     ruled = dataclasses.replace(run, calibration=rule)  # type: ignore[arg-type]
     texts = ("a red thing", "there is a blue star in it", "no")
     examples = [Example(id=str(row), content={"image": RED, "text": texts}, target=None) for row in range(2)]

@@ -51,7 +51,7 @@ def test_the_model_folder_alone_is_enough(finished: Path, tmp_path: Path) -> Non
     assert run.record is None
     assert len(run.predict(dev_examples())) == 24
     assert {path.name for path in alone.iterdir()} == MODEL_FILES
-    assert "load_run(" in (alone / "README.md").read_text()
+    assert "meq.load(" in (alone / "README.md").read_text()
 
 
 def test_the_batch_size_changes_nothing(finished: Path) -> None:
@@ -141,7 +141,7 @@ def test_a_run_is_pushed_whole_and_nothing_else_of_its_folder(copied: Path, monk
             names = [path.name for path in Path(folder_path).iterdir()]
             sent["files"] = set(filter_repo_objects(names, allow_patterns=allow_patterns))
 
-    monkeypatch.setattr("meq.runs.load.HfApi", Api)
+    monkeypatch.setattr("meq.runs.run.HfApi", Api)
     assert load_run(copied / PLACE).push_to_hub("me/run", token="t") == "https://hub/me/run"
     assert sent == {"token": "t", "files": MODEL_FILES}
 

@@ -13,7 +13,6 @@ import pytest
 import torch
 from studies.photo_table import BUILT_IN, request_for, write_rows, write_table
 
-from meq.cli.output import summary_lines
 from meq.core.solution import Stop
 from meq.data.contract import Example
 from meq.data.findings import DataError
@@ -23,6 +22,7 @@ from meq.encoders.catalogue import EncoderError
 from meq.records import BusyError, FormatError, alone, dumps, write_sealed
 from meq.runs import TrainedRun, load_run, train_on
 from meq.runs.analyze import AnalysisOptions, RunAnalysis, analyze_run, read_analysis, write_analysis
+from meq.runs.answers import summary_lines
 from meq.runs.evaluate import confusion_text, evaluate_run
 from meq.runs.own_data import ReadOptions, encoders_of_run
 from meq.runs.predict import Answer, Answers, AnswersError, answer_all, csv_text, predict_table
@@ -30,6 +30,7 @@ from meq.studies import StudyError, read_predictions
 from meq.studies.verify import read_manifest, sealed, verify, write_manifest
 from meq.training import TrainConfig
 from meq.training.bundle import read_task
+from meq.training.prepare import CALIBRATED
 
 SMALL = {"dim": 8, "heads": 2, "steps": 2}
 ONCE = TrainConfig(epochs=1, batch_size=12, learning_rate=1e-3)
@@ -98,8 +99,8 @@ def test_answers_are_written_whole_in_three_forms_and_never_over_a_file(
     for suffix in ("csv", "jsonl", "parquet"):
         answers.save(tmp_path / f"out.{suffix}")
     kept = rows_of(tmp_path / "out.csv")
-    names = ["id", "line", "answer", "confidence", "p(no)", "p(yes)", "steps", "residual(photo)", "residual(caption)"]
-    assert list(kept[0]) == [*names, "stopped", "note"]
+    beside, found = ["id", "line", "photo", "caption"], ["answer", "confidence", "p(no)", "p(yes)", "steps"]
+    assert list(kept[0]) == [*beside, *found, "residual(photo)", "residual(caption)", "stopped", "note"]
     assert [row["id"] for row in kept] == ["new-2", "new-3"]
     assert float(kept[0]["p(no)"]) + float(kept[0]["p(yes)"]) == pytest.approx(1, abs=1e-5)
     assert kept[0]["stopped"] == Stop.BUDGET.value
@@ -241,7 +242,7 @@ def test_an_encoder_that_cannot_be_had_is_answered_with_what_to_do(run: TrainedR
 def test_an_encoder_that_was_not_registered_has_to_be_given(run: TrainedRun) -> None:
     unknown = replace(run, task=replace(run.task, specs={**run.task.specs, "photo": {}}))
     with pytest.raises(EncoderError, match=r"'photo' was encoded by .* was not registered .*register_encoder"):
-        encoders_of_run(unknown)
+        _ = encoders_of_run(unknown)["photo"].loaded
 
 
 def test_a_task_of_the_first_release_still_loads() -> None:
@@ -251,7 +252,7 @@ def test_a_task_of_the_first_release_still_loads() -> None:
 
 def test_the_run_keeps_what_it_was_asked_for_and_notices_changes(place: Path, run: TrainedRun, tmp_path: Path) -> None:
     assert run.request is not None
-    asked = vars(request_for(place / "photos.csv"))
+    asked = {**vars(request_for(place / "photos.csv")), "options": {"calibration": CALIBRATED}}
     assert {name: getattr(run.request, name) for name in asked} == asked
     assert run.request.encoders == BUILT_IN
     assert run.task.columns == {"photo": ("photo",), "caption": ("caption",)}
@@ -407,4 +408,5 @@ def test_labels_with_escapes_move_no_terminal() -> None:
     hostile = ("\x1b]0;pwn\x07\x1b[2Jred", "blue\u202egreen")
     assert confusion_text("test", hostile, [[1, 0], [0, 1]]).replace("\n", "").isprintable()
     counts = {"rows": 2, "file": "a.csv", "answers": {hostile[0]: 2}, "mean_confidence": None, "mean_steps": None}
-    assert all(line.isprintable() for line in summary_lines({**counts, "missing": {}, "without_answer": 0}))
+    others = {"missing": {}, "without_answer": 0, "calibration": []}
+    assert all(line.isprintable() for line in summary_lines({**counts, **others}))

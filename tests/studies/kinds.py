@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 from data import folders, more_folders
-from PIL import Image
-from torch import Tensor
 
 from meq.data.request import DataRequest
-from meq.encoders import Encoder, encode
-from meq.encoders.builtin import Words
-from meq.encoders.image import PictureRegions
 from meq.studies import Study
-from meq.studies.build import Places, PreparedData, open_raw, prepare_data
+from meq.studies.build import Places, PreparedData, prepare_data
 
 COUNT = 8
 """Examples of a split."""
@@ -41,15 +35,6 @@ OPTIONS = {**GENERATED, "cod10k": {"dev": 0.4}}
 """What the smallest form of a set needs."""
 
 
-class Colours:
-    """The mean colour of a picture: a summary of regions without any weights."""
-
-    name, revision, weight_hash, window = "colours", "1", "0" * 64, (8, 8)
-
-    def pooled(self, images: Sequence[Image.Image]) -> Tensor:
-        return torch.stack([torch.from_numpy(np.asarray(x, np.float32)).mean((0, 1)) / 255 for x in images])
-
-
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """A data set on disk, and how a study is asked for it."""
@@ -60,12 +45,7 @@ class Kind:
 
     def prepare(self, study: Study) -> PreparedData:
         """The study's data as features, by encoders without weights."""
-        config = replace(study.data, encoders={}, limit=COUNT)
-        if self.name != "vcr":
-            return prepare_data(config, self.places)
-        raw = open_raw(config, self.places)
-        encoders: dict[str, Encoder] = {"image": PictureRegions(Colours()), "text": Words()}
-        return PreparedData(data=encode(raw, encoders), raw=raw, encoders=encoders, places=self.places)
+        return prepare_data(replace(study.data, encoders={}, limit=COUNT), self.places)
 
 
 def make_kind(name: str, root: Path) -> Kind:

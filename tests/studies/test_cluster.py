@@ -14,11 +14,14 @@ import pytest
 from rich.console import Console
 from studies.small import SMALL, once_trained, results
 
+from meq.data.request import DataRequest
 from meq.records import sha256
+from meq.runs.tune import make_search, run_search
 from meq.studies import StudyError, read_record, run_study, verify
-from meq.studies.cluster import Cluster, Home, _connected, _host, _refuse_elsewhere, gpus_of_a_run, refuse_unfit
+from meq.studies.cluster import Cluster, Home, _host, _refuse_elsewhere, connected, gpus_of_a_run, refuse_unfit
 from meq.studies.runner import choose_executor
 from meq.studies.study import run_place
+from meq.training.config import TrainConfig
 from meq.training.record import versions
 
 QUIET = Console(quiet=True)
@@ -28,7 +31,7 @@ QUIET = Console(quiet=True)
 def ray_here() -> Iterator[object]:
     """A cluster of this machine, as a study starts one where there is none."""
     pytest.importorskip("ray", reason="Ray is not installed: pip install 'meq[cluster]'")
-    with _connected(None, 2) as ray:
+    with connected(None, 2) as ray:
         yield ray
 
 
@@ -109,13 +112,13 @@ def test_a_cluster_that_this_machine_belongs_to_may_have_other_nodes(monkeypatch
     nodes = [{"Alive": True, "NodeManagerAddress": address} for address in ("127.0.0.1", "10.0.0.7")]
     there = SimpleNamespace(is_initialized=lambda: True, nodes=lambda: nodes)
     monkeypatch.setitem(sys.modules, "ray", there)
-    connecting = _connected(None, 1)
+    connecting = connected(None, 1)
     with pytest.raises(StudyError, match=r"beyond this machine: 10\.0\.0\.7\. Code"):
         connecting.__enter__()
-    with _connected(None, 1, trusted=True) as ray:
+    with connected(None, 1, trusted=True) as ray:
         assert ray is there
     nodes[1]["Alive"] = False
-    with _connected(None, 1) as ray:
+    with connected(None, 1) as ray:
         assert ray is there
 
 
@@ -135,3 +138,17 @@ def test_a_run_asks_for_a_gpu_where_the_cluster_has_one() -> None:
     plain, lost = {"Alive": True, "Resources": {"CPU": 8.0}}, {"Alive": False, "Resources": {"GPU": 4.0}}
     assert gpus_of_a_run([plain, lost]) == 0
     assert gpus_of_a_run([plain, {"Alive": True, "Resources": {"CPU": 8.0, "GPU": 2.0}}]) == 1
+
+
+def test_the_trials_of_a_search_on_ray_tune_are_those_of_one_machine(ray_here: object, tmp_path: Path) -> None:
+    rows = "".join(f"{k % 7 - 3},{k % 5 - 2},{'yes' if k % 7 > 3 else 'no'}\n" for k in range(60))
+    (tmp_path / "numbers.csv").write_text("a,b,y\n" + rows)
+    asked = DataRequest(data=str(tmp_path / "numbers.csv"), vectors=("a", "b"), label="y")
+    space = {"dim": [8], "steps": [2, 3], "learning_rate": (1e-3, 1e-2)}
+    config = TrainConfig(epochs=1, batch_size=8)
+    search = make_search(asked, space=space, config=config, shape={"heads": 2}, fixed=["epochs", "batch_size"])
+    serial, tasks = (run_search(search, tmp_path / on, trials=2, on=on) for on in ("serial", "ray"))
+    assert [(each.settings, each.score) for each in tasks.trials] == [
+        (each.settings, each.score) for each in serial.trials
+    ]
+    assert tasks.scores == serial.scores

@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from meq.cli.understand import cost
+import meq
+from meq.cli.understand import cost as cost_command
 from meq.data.scenes import scenes
 from meq.encoders import default_encoders, encode
 from meq.models import Concat, MutualEquilibrium
@@ -21,15 +24,16 @@ from meq.objectives import Objective
 from meq.records import FormatError, loads, typed
 from meq.runs.cost import RunCost, cost_of_run, run_cost_table
 from meq.runs.load import load_run
+from meq.studies import cost
 from meq.studies.cost import (
     Feed,
     PeakBytes,
     at_depth,
-    chosen_device,
     count_pass,
     fit_line,
     measure_cost,
     measure_costs,
+    other_ways,
     sweep_steps,
 )
 from meq.studies.cost_study import (
@@ -42,11 +46,13 @@ from meq.studies.cost_study import (
     matched_arms,
     paper_encoders,
     read_cost,
+    verify_cost,
     write_cost,
 )
-from meq.studies.paper import COST_BASE, COST_STEP
+from meq.studies.paper import COST_BASE, COST_BASIS, COST_STEP
 from meq.studies.study import StudyError
 from meq.studies.untrained import run_untrained
+from meq.studies.whole_paper import verify_any
 from meq.tables import FORMATS, as_text
 from meq.training.config import TrainConfig
 from meq.training.fit import fit
@@ -150,7 +156,7 @@ def test_encoders_are_part_of_the_pass() -> None:
         (lambda: measure_costs({"a": concat(), "b": concat("meta")}, feed()), "on one device"),
         (lambda: sweep_steps(equilibrium(), feed(), steps=(3,)), "two or more growing"),
         (lambda: sweep_steps(equilibrium(), feed(), steps=(3, 1)), "two or more growing"),
-        (lambda: chosen_device("cud"), "no device 'cud'"),
+        (lambda: cost_study(device="cud"), "no device 'cud'"),
         (lambda: matched_arms(["conkat"]), "did you mean 'concat'"),
     ],
 )
@@ -273,6 +279,91 @@ def test_a_study_of_costs_is_written_read_back_and_shown_in_every_form(tmp_path:
     assert report.sweep.flops.deviation == 0
 
 
+def test_rounds_go_through_all_arms_again_and_processor_time_stands_beside_the_clock() -> None:
+    found = measure_costs({"concat": concat(), "meq": equilibrium(steps=4)}, feed(), passes=2, warmups=1, rounds=3)
+    for arm in found.arms:
+        assert (arm.passes, arm.rounds) == (6, 3)
+        assert arm.cpu_ms > 0
+    counted = measure_cost(concat("meta"), feed(device="meta"))
+    assert counted.cpu_ms is None
+    with pytest.raises(ValueError, match="rounds must be"):
+        measure_costs({"concat": concat()}, feed(), rounds=0)
+
+
+def test_every_round_begins_with_another_arm() -> None:
+    order: list[str] = []
+    models = {"a": concat(), "b": concat(), "c": concat()}
+    for name, model in models.items():
+        model.register_forward_pre_hook(lambda *_, name=name: order.append(name))
+    measure_costs(models, feed(), passes=1, warmups=0, rounds=3)
+    assert order[:9] == [*"abc", *"bca", *"cab"]
+
+
+def test_a_model_that_is_read_early_takes_fewer_steps_and_says_that_it_stands_for_no_model() -> None:
+    model = equilibrium(steps=8)
+    ways = other_ways("meq K=8", model, feed())
+    (name,) = ways
+    made, words = ways[name]
+    assert name == "meq K=8, read early"
+    assert "matter of its calibration" in words
+    found = measure_costs({"meq K=8": model, name: made}, feed(), passes=1, warmups=0, ways={name: words}).arms
+    assert [arm.mean_steps is None for arm in found] == [True, False]
+    assert 1 <= found[1].mean_steps < 8
+    assert found[1].flops < found[0].flops
+    assert (found[0].way, found[1].way) == ("", words)
+    assert model.anytime is None
+    assert other_ways("x", concat(), feed()) == {}
+    assert other_ways("x", equilibrium("meta"), feed(device="meta")) == {}
+
+
+def test_a_way_is_one_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cost.WAYS, "as it is", cost.Way(make=lambda model, feed: (model, "nothing else")))
+    assert set(other_ways("arm", concat(), feed())) == {"arm, as it is"}
+
+
+def test_what_is_asked_of_the_study_is_what_is_measured() -> None:
+    report = cost_study(arms=("concat", "meq"), depths=(4,), steps=(1, 2), batch=2, passes=1, rounds=2)
+    assert (report.form.batch_size, report.form.passes, report.form.rounds) == (2, 1, 2)
+    assert [arm.arm for arm in report.costs.arms] == ["concat", "meq K=4", "meq K=4, read early"]
+    assert {(arm.batch_size, arm.passes, arm.rounds) for arm in report.costs.arms} == {(2, 2, 2)}
+    shown = as_text(cost_tables(report)["arms"])
+    for words in (
+        "CPU ms / sample",
+        "mean steps",
+        "timed passes: 2, rounds: 2",
+        "meq K=4, read early: samples stop at",
+    ):
+        assert words in " ".join(shown.split()), words
+
+
+def test_encoders_of_real_size_are_those_of_the_full_form_and_their_weights_are_said_to_be_random() -> None:
+    small = cost_study(arms=("concat",), depths=(), batch=1, device="meta")
+    real = cost_study(arms=("concat",), depths=(), batch=1, device="meta", encoders=("clip", "bert"))
+    full = cost_study(quick=False, arms=("concat",), depths=(), batch=1, device="meta")
+    assert real.encoder_parameters == full.encoder_parameters > 100 * small.encoder_parameters
+    said = " ".join(as_text(cost_tables(real)["arms"]).split())
+    assert "encoders of real size (image as large as CLIP ViT-B/32, text as large as BERT-base)" in said
+    assert "random weights" in said
+    half = cost_study(arms=("concat",), depths=(), batch=1, device="meta", encoders=("bert",))
+    assert small.encoder_parameters < half.encoder_parameters < real.encoder_parameters
+    assert "others small" in " ".join(as_text(cost_tables(half)["arms"]).split())
+
+
+@pytest.mark.parametrize(
+    ("encoders", "said"),
+    [(("clop",), "`encoders` cannot be 'clop': did you mean 'clip'"), (("clip", "clip"), "has two for image")],
+)
+def test_a_name_of_no_encoder_is_answered_with_the_nearest(encoders: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        cost_study(arms=("concat",), depths=(), device="meta", encoders=encoders)
+
+
+def test_a_record_of_before_has_the_tables_of_before() -> None:
+    kept = Path(__file__).parents[2] / "results" / "paper-quick" / "cost"
+    assert not verify_cost(kept).faults
+    assert read_cost(kept).costs.arms[0].cpu_ms is None
+
+
 def test_a_study_without_the_equilibrium_has_no_sweep_and_one_with_times_shows_them() -> None:
     report = cost_study(arms=("concat",), depths=())
     assert report.sweep is None
@@ -339,7 +430,31 @@ def test_a_model_without_its_run_is_measured_on_random_tokens_only(runs: Path, t
 
 
 app = typer.Typer()
-app.command()(cost)
+app.command()(cost_command)
+
+
+def test_a_run_is_measured_with_encoders_of_real_size(runs: Path) -> None:
+    run = load_run(runs / "meq")
+    found = cost_of_run(run, batch_size=2, steps=(1, 2), device="meta", encoders=("clip",))
+    assert found.cost.encoded
+    assert found.cost.weight_bytes > 4 * 80e6
+    assert "as large as CLIP ViT-B/32, with random weights" in found.encoders
+    assert "random weights" in found.inputs
+    with pytest.raises(StudyError, match=r"`tokens` cannot be given for .* its encoder decides"):
+        cost_of_run(run, tokens={"image": 3}, device="meta", encoders=("clip",))
+
+
+def test_a_run_with_a_calibrated_rule_is_also_read_by_it(runs: Path) -> None:
+    run = load_run(runs / "meq")
+    rule = meq.Anytime("residual", 1e9)
+    calibrated = replace(run, calibration=SimpleNamespace(stopping=SimpleNamespace(anytime=rule)))
+    found = cost_of_run(calibrated, batch_size=2, steps=(1, 2), passes=1)
+    (early,) = found.sweep.ways
+    assert early.arm == f"K={run.model.steps}, read early"
+    assert early.mean_steps <= 1
+    assert "by the run's calibrated rule" in early.way
+    assert "read early" in as_text(run_cost_table(found))
+    assert cost_of_run(run, batch_size=2, steps=(1, 2), passes=1).sweep.ways == ()
 
 
 def test_the_command_prints_a_table_or_json(runs: Path) -> None:
@@ -370,3 +485,30 @@ def test_a_wrong_option_is_one_sentence(runs: Path, options: list[str], said: st
     assert shown.exit_code == 1
     assert said in shown.output
     assert "Traceback" not in shown.output
+
+
+def test_a_study_of_costs_is_sealed_and_every_change_to_it_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "cost"
+    write_cost(folder, cost_study(arms=("low-rank", "meq"), depths=(1, 2), steps=(1, 2), device="meta"))
+    whole = verify_any(folder)
+    assert whole.ok, whole.faults
+    assert (whole.hashes, whole.tables) == (9, 8)
+    for name, message in (("tables/arms.csv", "changed since it was sealed"), (COST, "changed since it was sealed")):
+        before = (folder / name).read_bytes()
+        (folder / name).write_bytes(before.replace(b"1", b"2"))
+        assert [(fault.file, fault.message[:26]) for fault in verify_cost(folder).faults] == [(name, message[:26])]
+        (folder / name).write_bytes(before)
+    (folder / "tables" / "more.txt").write_text("made up")
+    assert [fault.file for fault in verify_cost(folder).faults] == ["tables/more.txt"]
+    (folder / "tables" / "more.txt").unlink()
+    (folder / "tables" / "arms.txt").unlink()
+    assert verify_cost(folder).faults[0].message == "missing"
+    (folder / "seal.json").unlink()
+    assert "measure again" in verify_cost(folder).faults[0].message
+
+
+def test_the_papers_two_units_are_told_apart_beside_its_sizes_alone() -> None:
+    full = cost_study(quick=False, arms=("concat",), depths=(), device="meta")
+    small = cost_study(arms=("concat",), depths=(), device="meta")
+    assert COST_BASIS in cost_tables(full)["arms"].notes
+    assert COST_BASIS not in cost_tables(small)["arms"].notes

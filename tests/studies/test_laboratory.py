@@ -11,9 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from data.more_folders import mosei_folder
 from rich.console import Console
 from studies.shrinking import SIZES, shrunk
 
+import meq
+from meq.data.findings import DataError
 from meq.data.request import DataRequest
 from meq.studies import Study, StudyError, make_study, make_tables, read_study, records_of, run_study, verify
 from meq.studies.build import Places, build_model, prepare_data, sized_options
@@ -226,3 +229,51 @@ def test_on_cod10k_every_architecture_has_the_papers_learning_rate_in_main_too()
     assert rates["meq"] == rates["concat"] == 3e-5
     assert rates["self-attention"] == rates["cross-attention"] == 1e-4
     assert all("learning_rate" not in arm.train for arm in make_study("main", "snli-ve").arms)
+
+
+def test_a_joint_state_is_as_wide_as_its_block_or_its_model_may_be(tmp_path: Path) -> None:
+    study = make_study("state-design", "scenes", quick=True)
+    data = prepare_data(replace(study.data, options=SIZES)).data
+    coupled, block, whole, summed = (build_model(study, arm, data, 0) for arm in study.arms)
+    assert block.count_parameters("block") == pytest.approx(coupled.count_parameters("block"), rel=0.01)
+    assert summed.count_parameters("block") == pytest.approx(coupled.count_parameters("block"), rel=0.01)
+    assert whole.count_parameters() == pytest.approx(coupled.count_parameters(), rel=0.01)
+    assert block.dim > whole.dim > coupled.dim, "widening the block widens what feeds and reads it"
+    assert block.count_parameters() > 1.05 * whole.count_parameters()
+
+
+def test_three_vectors_collapse_into_one_state_with_the_same_mixer(tmp_path: Path) -> None:
+    folder = mosei_folder(tmp_path / "mosei", "mmsa-aligned")
+    study = make_study("state-design", "mosei", quick=True)
+    assert [arm.name for arm in study.arms] == ["meq", "single-state", "feature-sum"], "block and model are the same"
+    prepared = prepare_data(replace(study.data, encoders={}), Places(data=folder))
+    coupled, single, _ = (build_model(study, arm, prepared.data, 0) for arm in study.arms)
+    assert isinstance(single, meq.SingleVector)
+    assert single.count_parameters("block") == pytest.approx(coupled.count_parameters("block"), rel=0.01)
+    batch = prepared.data.collate(list(prepared.data.splits["train"][:2]))
+    solution = single(batch.features, batch.masks).solution
+    assert solution is not None
+    assert {name: tuple(z.shape) for name, z in solution.state.items()} == dict.fromkeys(prepared.data.widths, (2, 64))
+
+
+def test_what_comes_as_numbers_is_standardised_and_what_is_encoded_is_not(tmp_path: Path) -> None:
+    folder = mosei_folder(tmp_path / "mosei", "mmsa-aligned")
+    study = make_study("main", "mosei", quick=True, encoders={"text": "words"})
+    assert study.data.encoders == {"text": "words"}
+    prepared = prepare_data(study.data, Places(data=folder))
+    scaled = prepared.provenance.standardisation
+    assert scaled is not None
+    assert prepared.raw is not None
+    assert prepared.provenance.source_fingerprint == scaled.apply(prepared.raw).fingerprint(), "as a run is asked later"
+    assert set(scaled.mean) == {"image", "audio"}
+    plain = make_study("main", "mosei", quick=True, encoders={"text": "words"}, standardise=False)
+    assert prepare_data(plain.data, Places(data=folder)).provenance.standardisation is None
+
+
+def test_an_encoder_of_what_a_set_does_not_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match="scenes has nothing of the kind 'audio' that 'wav2vec2' could read"):
+        make_study("main", "scenes", encoders={"audio": "wav2vec2"})
+    wordless = make_study("main", "mosei", encoders={"text": "words"})
+    with pytest.raises(DataError, match="holds no words"):
+        prepare_data(wordless.data, Places(data=mosei_folder(tmp_path / "mosei")))
+    assert make_study("main", "vcr", encoders={"regions": "patches"}).data.encoders["image"] == "patches"

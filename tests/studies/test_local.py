@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 from plain import TESTS
 from rich.console import Console
+from studies.shrinking import shrunk
 from studies.small import CONCAT, SMALL, TINY, WILD, once_trained, results
 
 from meq.records import alone
-from meq.studies import StudyError, local, read_record, records_of, run_study, verify
+from meq.studies import StudyError, local, make_study, read_record, records_of, run_study, verify
 from meq.studies.build import prepare_data
 from meq.studies.cluster import Cluster
 from meq.studies.local import GB, PROCESS, Local, memory_of_a_run, workers_for
+from meq.studies.recipes import STUDIES
 from meq.studies.runner import choose_executor
 from meq.studies.study import run_place
 
@@ -162,6 +164,17 @@ def test_a_run_needs_more_for_more_parameters_and_larger_batches() -> None:
         return memory_of_a_run(study, prepared)
 
     assert PROCESS < need(16, 16) < need(16, 64) < need(64, 64)
+
+
+QUICKLY = ("duels", "relay", "statements")
+
+
+@pytest.mark.parametrize("name", [name for name in STUDIES if name != "tree-order"])
+def test_the_memory_of_every_study_can_be_estimated_before_any_run(name: str) -> None:
+    """A floor that another run sets is not known yet, which local workers must not mind."""
+    data = "scenes" if "scenes" in STUDIES[name].on else next(each for each in STUDIES[name].on if each in QUICKLY)
+    study = shrunk(make_study(name, data, quick=True))
+    assert memory_of_a_run(study, prepare_data(study.data)) > PROCESS
 
 
 def test_workers_are_as_many_as_cores_and_memory_and_runs_allow(monkeypatch: pytest.MonkeyPatch) -> None:

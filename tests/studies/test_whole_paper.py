@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from data import more_folders
 from rich.console import Console
 from studies.kinds import FOLDERS
 
 from meq.records import FormatError
 from meq.studies import StudyError, read_study
-from meq.studies.paper_tables import NAMES, assembled
+from meq.studies.paper_tables import NAMES, assembled, beside_paper
 from meq.studies.recipes import STUDIES, make_study
 from meq.studies.whole_paper import (
     PLAN,
     paper_tables,
     read_paper,
     read_roots,
+    remeasure_paper,
     run_paper,
     smoke_form,
     verify_paper,
@@ -35,7 +39,7 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("roots")
     lines = []
     for name, make in FOLDERS.items():
-        make(folder / name)
+        more_folders.mosei_folder(folder / name, "mmsa-aligned") if name == "mosei" else make(folder / name)
         options = ", options = { dev = 0.4 }" if name == "cod10k" else ""
         lines.append(f'{name} = {{ root = "{name}", smoke = true{options} }}')
     lines.append("scenes = { smoke = true, options = { train = 18, dev = 18, test = 18 } }")
@@ -87,13 +91,35 @@ def test_the_published_figures_stand_beside_rows_that_are_no_smoke_test(whole: P
     far = {str(row[0]): row for row in tables["fixed-point"].rows}
     assert far["VQA v2 (paper)"][1:] == ("42", 1.340, 1.42, "7.4e-2", "1.5e-3", "62.8", "27.4", 21_029)
     robust = {row[1]: row for row in tables["robustness"].rows if row[0] == "Hateful Memes"}
-    assert robust["blur 8"][-2:] == ("0.6582", "0.6564")
+    assert robust["blur 8"][-4:] == ("0.6582", "0.6564", "", "")
+    assert robust["noise 0.3"][-2:] == ("+1.88", "yes")
+    state = {(row[0], row[1]): row for row in tables["state-design"].rows}
+    assert state["Hateful Memes", "Single state, model-matched"][-3:] == ("0.7262", "+1.68", "no")
+    assert state["VQA v2", "Feature-sum, one vector"][-3:] == ("51.94", "-11.39", "yes")
+    assert any("the same arm on CMU-MOSEI" in note for note in tables["state-design"].notes)
+    assert next(row[-2:] for row in tables["readout"].rows if row[1] == "Cross-attention merge") == ("+0.01", "")
+    assert [row[3:] for row in tables["over-k"].rows if row[0] == "SNLI-VE (paper)"] == [("80.0", "300", "77.2", None)]
+    assert [row[1] for row in tables["cod10k"].rows if row[0] == "less MEQ (paper)"] == ["-4.65"]
     residual = {str(row[0]): row for row in tables["residual-penalty"].rows}
     assert residual["VQA v2 (paper)"][1:5] == ("9.7e-4", "9.4e-2", "54.29", "63.33")
     gates = {row[1]: row for row in tables["safeguards"].rows if row[0] == "VQA v2"}
-    assert gates["lambda_f = 0"][-2:] == (0.2339, 0.0532)
+    assert gates["lambda_f = 0"][-4:] == ("+9.04", "yes", 0.2339, 0.0532)
     assert [column.title for column in tables["hyperparameters"].columns][1:4] == ["snli-ve", "hateful-memes", "vcr"]
     assert all("Quick form" in table.notes[-1] for table in tables.values())
+
+
+def test_a_study_alone_is_shown_beside_the_papers_table_where_there_is_one(whole: Path, tmp_path: Path) -> None:
+    shown = {}
+    for part in read_paper(whole).parts:
+        with pytest.raises(StudyError, match="is a smoke test, whose scores say nothing"):
+            beside_paper(whole / part.folder)
+        copy = shutil.copytree(whole / part.folder, tmp_path / part.folder)
+        text = (copy / "study.json").read_text()
+        (copy / "study.json").write_text(text.replace("-smoke", ""))
+        shown[part.study, part.data] = [row for table in beside_paper(copy).values() for row in table.rows]
+    without = {study for study, rows in shown.items() if not rows}
+    assert {(s, d) for s, d in without if d in NAMES} == {("steps", "snli-ve")}, "a curve, without a number"
+    assert any(1.689 in row for row in shown["fixed-point", "snli-ve"])
 
 
 def test_the_tables_on_disk_are_those_of_the_records_and_a_changed_one_is_found(whole: Path, tmp_path: Path) -> None:
@@ -106,6 +132,33 @@ def test_the_tables_on_disk_are_those_of_the_records_and_a_changed_one_is_found(
     (changed / "tables" / "extra.txt").write_text("made up")
     found = verify_paper(changed).faults
     assert {fault.file for fault in found} == {"tables/main.csv", "tables/extra.txt"}, "and no fault in any study"
+
+
+def test_tables_of_another_version_are_noted_and_costs_that_were_interrupted_are_no_fault(
+    whole: Path, tmp_path: Path
+) -> None:
+    older = shutil.copytree(whole, tmp_path / "paper")
+    text = (older / "paper.json").read_text()
+    (older / "paper.json").write_text(re.sub(r',\s*"table_format": \d+', "", text))
+    (older / "tables" / "main.csv").write_text("as an older version wrote it")
+    shutil.rmtree(older / "cost")
+    (older / "cost").mkdir()
+    found = verify_paper(older)
+    assert found.ok, found.faults
+    assert any("of another version of meq" in note for note in found.notes)
+
+
+def test_measures_of_the_whole_paper_are_taken_again_where_the_data_is_there(whole: Path, tmp_path: Path) -> None:
+    """Those of the embedded set, whatever lies elsewhere; one that was edited is found."""
+    edited = shutil.copytree(whole, tmp_path / "edited")
+    measured = next(edited.glob("fixed-point-*scenes*/runs/*/*/measures/fixed-point.json"))
+    content = json.loads(measured.read_text())
+    content["found"]["residual"]["image"][0] *= 2
+    measured.write_text(json.dumps(content))
+    found = remeasure_paper(edited)
+    assert [fault.file for fault in found.faults] == [measured.relative_to(edited).as_posix()]
+    assert found.measures > 1
+    assert any("is not here, so that nothing was measured again" in note for note in found.notes)
 
 
 def test_the_same_call_trains_nothing_again(whole: Path, roots: Path) -> None:
@@ -197,4 +250,4 @@ def test_every_figure_of_the_paper_is_drawn_from_the_records(whole: Path, tmp_pa
     }
     assert all(file.stat().st_size > 1000 for file in made)
     drawn = draw_all(whole / "main-mosei-quick-smoke", tmp_path / "mosei")
-    assert "architecture.png" not in {file.name for file in drawn}, "a merge tree is not drawn"
+    assert "architecture.png" in {file.name for file in drawn}, "a merge tree, too"

@@ -45,6 +45,8 @@ def draws(text: str, count: int = 4000) -> list[tuple[int, int]]:
         ("poisson(8)", Poisson(8)),
         ("poisson(8.5, spread=0.25, tracked=4)", Poisson(8.5, 0.25, 4)),
         ("fixed(8)", Fixed(8)),
+        ("fixed(tracked=3)", Fixed(tracked=3)),
+        ("fixed(8, tracked=3)", Fixed(8, tracked=3)),
         ("uniform(2, 8, per_sample=True)", Uniform(2, 8, per_sample=True)),
         ("poisson(8, per_sample=true)", Poisson(8, per_sample=True)),
         ("poisson(8, per_sample=False)", Poisson(8)),
@@ -70,6 +72,8 @@ def test_a_depth_is_read_from_its_text_and_written_as_one(text: str, depth: Any)
         ("uniform(1.5, 2)", "whole number"),
         ("uniform(1, 2, 3)", "takes low, high"),
         ("uniform(1, true)", "must be a number"),
+        ("fixed(tracked=0)", "fixed: tracked must be a whole number of at least 1"),
+        ("fixed(8, 3)", "takes steps"),
         ("uniform(1, 2, per_sample=1)", "per_sample must be True or False"),
         ("settle(2, 8, per_sample=2)", "per_sample must be True or False"),
         ("uniform(1, __import__('os'))", "must be a number"),
@@ -131,6 +135,15 @@ def test_an_update_runs_the_model_as_deep_as_was_drawn_and_leaves_it_as_it_was()
         assert model.disturbance is None
         assert model.supervised == 1
     assert seen == {(5, "Unrolled()"), (3, "Phantom(steps=2)")}
+
+
+def test_gradients_of_the_last_steps_alone_are_those_of_phantom_at_the_models_own_depth() -> None:
+    model, config = small_model(), TrainConfig(depth="fixed(tracked=2)")
+    with drawn_depth(model, config, 0, ["a"]):
+        assert (model.steps, model.tol, model.backward) == (small_model().steps, 0.0, meq.Phantom(2))
+    with drawn_depth(model, TrainConfig(depth="fixed(2, tracked=9)"), 0, ["a"]):
+        assert (model.steps, model.backward) == (2, meq.Unrolled()), "no more steps than there are"
+    assert model.backward == meq.Unrolled()
 
 
 def test_what_an_update_draws_depends_on_seed_and_step_alone() -> None:
@@ -404,6 +417,9 @@ def test_a_record_names_options_of_depth_only_where_they_are_set(tmp_path: Path)
         (small_model(backward=meq.Checkpointed()), {"path_noise": 0.1}, "path_noise cannot go with"),
         (small_model(backward=meq.Implicit()), {"supervise": 2}, "supervise cannot go with"),
         (small_model(), {"supervise": 2, "depth": "uniform(1, 2, per_sample=True)"}, "with a depth per sample"),
+        (small_model(backward=meq.Implicit()), {"depth": "fixed(tracked=3)"}, "both say which steps have gradients"),
+        (small_model(backward=meq.Phantom(2)), {"depth": "poisson(8)"}, "both say which steps have gradients"),
+        (small_model(backward=meq.Checkpointed()), {"depth": "settle(2, 8)"}, "both say which steps have gradients"),
     ],
 )
 def test_options_that_a_model_cannot_have_are_refused_before_training(

@@ -10,11 +10,11 @@ import pytest
 import torch
 from plain import run_plain
 from rich.console import Console
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from training.small import PENALTIES, small_config, small_data, small_model, train_small
 
 from meq.objectives import Objective
-from meq.training import CheckpointError, TrainingError, fit
+from meq.training import CheckpointError, TrainingError, checkpoint, fit
 
 CASES = Path(__file__).with_name("kill_cases.py")
 
@@ -88,7 +88,6 @@ def test_when_every_checkpoint_is_damaged_the_error_says_so(tmp_path: Path) -> N
 
 
 def test_a_full_disk_is_a_clear_error_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from meq.training import checkpoint
 
     calls = []
 
@@ -158,3 +157,18 @@ def test_a_run_that_is_over_is_not_overwritten_though_its_checkpoints_are_gone(t
         with pytest.raises(TrainingError, match="holds a run that is over, and its checkpoints are gone"):
             train_small(tmp_path, resume=resume)
     assert (tmp_path / "record.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+def test_a_checkpoint_is_the_file_that_safetensors_writes(tmp_path: Path, dtype: torch.dtype) -> None:
+    """Whichever way it takes: small tensors go by numpy, which does not know bfloat16."""
+    tensors = {"b": torch.arange(6).reshape(2, 3).to(dtype), "a": torch.tensor(2).to(dtype), "none": torch.zeros(0)}
+    checkpoint.save_file(tensors, tmp_path / "ours")
+    save_file(tensors, tmp_path / "theirs")
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+
+
+def test_weights_that_are_tied_are_kept_in_a_checkpoint(tmp_path: Path) -> None:
+    whole = torch.arange(4.0)
+    checkpoint.save_file({"a": whole, "b": whole[:2]}, tmp_path / "tied")
+    assert torch.equal(load_file(tmp_path / "tied")["b"], whole[:2])

@@ -35,18 +35,19 @@ from meq.runs.explain import Explainer
 from meq.viz.app.explorer import MAX_CHARACTERS, Explorer, Pair, check_showable
 from meq.viz.app.guard import is_needed
 from meq.viz.app.panels import _answer_chart, look_panel, panel
-from meq.viz.app.server import environment, is_local, served
+from meq.viz.app.server import environment, served
 from meq.viz.app.uploads import (
     KEPT_BYTES,
     KEPT_SECONDS,
     LONGEST,
     MAX_BYTES,
-    RefusedError,
     Upload,
     UploadedPicture,
     Uploads,
     admit_upload,
 )
+from meq.web.bodies import RefusedError
+from meq.web.server import is_local
 
 FRAME = re.compile(r'<div class="frame" data-k="(\d+)"')
 CHANCE = re.compile(r'<span class="chance" data-label="(\w+)">([\d.]+)</span>')

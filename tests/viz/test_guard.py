@@ -18,22 +18,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
-from meq.viz.app import guard as guard_module
-from meq.viz.app import server as server_module
-from meq.viz.app.guard import (
-    FOLDERS,
-    FULL,
-    MAX_QUESTION,
-    WINDOW_SECONDS,
-    WRONG,
-    Attempts,
-    Guard,
-    Hosts,
-    Password,
-    is_needed,
-)
-from meq.viz.app.server import address_of, bound_socket, serving
-from meq.viz.app.uploads import MAX_BODY, MAX_BYTES, RefusedError, Uploads, body_parts, read_upload
+from meq.viz.app.guard import FOLDERS, FULL, MAX_QUESTION, Guard, is_needed
+from meq.viz.app.uploads import MAX_BODY, MAX_BYTES, Uploads, read_upload
+from meq.web import gate as gate_module
+from meq.web import server as server_module
+from meq.web.bodies import RefusedError, body_parts
+from meq.web.gate import WINDOW_SECONDS, WRONG, Attempts, Hosts, Password
+from meq.web.server import address_of, bound_socket, serving
 
 HERE = ("127.0.0.1", 7860)
 SECRET = "somebody:long enough"
@@ -75,7 +66,7 @@ def asking() -> Asking:
 
 @pytest.fixture
 def locked(monkeypatch: pytest.MonkeyPatch) -> Asking:
-    monkeypatch.setattr(guard_module, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(gate_module, "PAUSE_SECONDS", 0.0)
     return Asking(password=Password.of(SECRET))
 
 
@@ -233,7 +224,7 @@ def test_guesses_are_forgotten_after_a_while_and_addresses_do_not_fill_the_memor
 
 
 def test_a_wrong_password_takes_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guard_module, "PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(gate_module, "PAUSE_SECONDS", 0.2)
     asking = Asking(password=Password.of(SECRET))
     start = time.monotonic()
     asking("GET", "/", headers=basic("somebody:guess"))
@@ -366,7 +357,7 @@ def test_a_full_queue_is_told_in_a_sentence(asking: Asking) -> None:
 
 def test_a_connection_on_which_no_request_begins_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.3)
-    with bound_socket("127.0.0.1", None) as listening:
+    with bound_socket("127.0.0.1", None, first=7860) as listening:
         port = listening.getsockname()[1]
         with serving(Guard(behind, Uploads()), listening):
             for begun in (b"", b"GET / HTTP/1.1\r\nHost: 127"):
@@ -377,9 +368,9 @@ def test_a_connection_on_which_no_request_begins_is_closed(monkeypatch: pytest.M
 
 
 def test_a_port_is_taken_by_one_only() -> None:
-    with bound_socket("127.0.0.1", None) as first:
+    with bound_socket("127.0.0.1", None, first=7860) as first:
         port = first.getsockname()[1]
         with pytest.raises(OSError, match=f"port {port} cannot be used"):
-            bound_socket("127.0.0.1", port)
-        with bound_socket("127.0.0.1", None) as second:
+            bound_socket("127.0.0.1", port, first=7860)
+        with bound_socket("127.0.0.1", None, first=7860) as second:
             assert second.getsockname()[1] != port

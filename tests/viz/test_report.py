@@ -6,6 +6,8 @@ import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -36,6 +38,7 @@ from meq.studies.tables import records_of
 from meq.training.record import RunError, write_record
 from meq.viz.figures import RUN_FIGURES, FigureEntry, draw_figure
 from meq.viz.report import default_place, write_report
+from meq.viz.report.run import _coloured
 from meq.viz.run_figures import ReportedRun
 from meq.viz.style import Drawing, new_figure
 from meq.viz.templating import templates
@@ -337,3 +340,13 @@ def test_numbers_are_ranked_by_how_far_off_they_are() -> None:
     scored = score_answers(answers, "score")
     assert list(notable_answers(scored, 1)) == [1, 0]
     assert confusion_table(scored, ["value"], split="dev") is None
+
+
+def test_the_colours_of_a_figure_are_told_as_they_are_drawn() -> None:
+    def example(pictures: bool, texts: bool, tokens: int) -> Any:
+        views = {"pulse": SimpleNamespace(kind="features", attribution=torch.zeros(2, tokens))}
+        return SimpleNamespace(pictures=pictures, texts=texts, explanation=SimpleNamespace(views=views))
+
+    assert _coloured([example(True, True, 1)]) == "over the picture and behind the words"
+    assert _coloured([example(False, True, 3)]) == "behind the words and of the cells"
+    assert _coloured([example(False, False, 1)]) == "", "a run on single vectors has nothing to colour"

@@ -84,14 +84,14 @@ def measure_answers(model: Any, data: Iterable[Any] | Any, *, seed: int = 0) -> 
     """
     batches = [data] if hasattr(data, "features") else list(data)
     head = str(getattr(model, "head_kind", "classes"))
-    pool = _Pool.of(batches, model.answering if head == "tokens" else ())
+    pool = Pool.of(batches, model.answering if head == "tokens" else ())
     with torch.no_grad(), held_still(model):
-        logits = pool.answered(model, {})
-        scorer = _Scorer.of(logits, pool.target, head)
+        logits = pool.answered(model)
+        scorer = Scorer.of(logits, pool.target, head)
         losses, changed = {}, {}
         random = np.random.default_rng(seed)
         for name in pool.names:
-            drawn = [pool.answered(model, {name: pool.partners(name, random)}) for _ in range(DRAWS)]
+            drawn = [pool.answered(model, pool.shuffled(name, random)) for _ in range(DRAWS)]
             loss = torch.stack([scorer.points - scorer.scored(each) for each in drawn]).mean(0)
             losses[name] = estimate(loss[scorer.kept], seed, pool.owner)
             changed[name] = float(torch.stack([scorer.changed(each) for each in drawn]).mean())
@@ -113,7 +113,7 @@ def measure_answers(model: Any, data: Iterable[Any] | Any, *, seed: int = 0) -> 
 
 
 @dataclass(frozen=True, eq=False)
-class _Scorer:
+class Scorer:
     """Points per sample, those of the best constant answer, and the score of chance."""
 
     head: str
@@ -124,7 +124,7 @@ class _Scorer:
     chance: float
 
     @classmethod
-    def of(cls, logits: Tensor, target: Tensor, head: str) -> _Scorer:
+    def of(cls, logits: Tensor, target: Tensor, head: str) -> Scorer:
         if head == "score":
             target = target.double().reshape(len(target))
             return cls(head, "negative absolute error", target, logits, -(target - target.median()).abs(), torch.nan)
@@ -189,14 +189,14 @@ def estimate(values: Float[Tensor, " N"], seed: int, owner: Int[Tensor, " N"] | 
     return Estimate(float(numbers.mean()), float(low), float(high))
 
 
-_Tokens = dict[str, tuple[Tensor, Tensor]]
+Sample = dict[str, tuple[Tensor, Tensor]]
 """One sample: by modality its tokens, or its vector, and which of them are real."""
 
 
-class _Pool:
+class Pool:
     """Labelled samples one by one, so that a modality of one can be given to another whatever batch it came in."""
 
-    def __init__(self, rows: list[_Tokens], targets: list[Tensor], answering: Sequence[str]) -> None:
+    def __init__(self, rows: list[Sample], targets: list[Tensor], answering: Sequence[str]) -> None:
         self.rows, self.answering = rows, answering
         self.asked = [target >= 0 for target in targets] if answering else None
         """With answers per token: which tokens of each sample are asked; only they are answers."""
@@ -211,10 +211,10 @@ class _Pool:
         self.names = list(dict.fromkeys(name for row in rows for name in row))
 
     @classmethod
-    def of(cls, batches: Sequence[Any], answering: Sequence[str] = ()) -> _Pool:
+    def of(cls, batches: Sequence[Any], answering: Sequence[str] = ()) -> Pool:
         if not batches:
             raise ValueError("there were no labelled batches: a generator that was used up, or an empty split?")
-        rows: list[_Tokens] = []
+        rows: list[Sample] = []
         targets: list[Tensor] = []
         for place, batch in enumerate(batches):
             target = _checked_target(batch, place)
@@ -226,25 +226,29 @@ class _Pool:
         return cls(rows, targets, answering)
 
     def has(self, name: str) -> bool:
-        return any(_has(row, name) for row in self.rows)
+        return any(has_tokens(row, name) for row in self.rows)
 
     def partners(self, name: str, random: np.random.Generator) -> list[int]:
         """Whose tokens each sample gets: another sample's; its own where it has none or is the only one that has."""
         given = list(range(len(self.rows)))
-        order = random.permutation([row for row in given if _has(self.rows[row], name)])
+        order = random.permutation([row for row in given if has_tokens(self.rows[row], name)])
         for place, row in enumerate(order):
             given[int(row)] = int(order[(place + 1) % len(order)])
         return given
 
-    def answered(self, model: Any, instead: Mapping[str, Sequence[int]]) -> Float[Tensor, "N C"]:
-        """The model's logits, with some modalities taken from other samples."""
+    def shuffled(self, name: str, random: np.random.Generator) -> list[Sample]:
+        """The samples, each with the modality of another one."""
+        given = self.partners(name, random)
+        return [{**row, **_only(self.rows[at], name)} for row, at in zip(self.rows, given, strict=True)]
+
+    def answered(self, model: Any, rows: Sequence[Sample] | None = None) -> Float[Tensor, "N C"]:
+        """The model's logits; `rows` are the samples with something changed, in their order."""
+        rows = self.rows if rows is None else rows
         found = []
-        for start in range(0, len(self.rows), BATCH):
-            places = range(start, min(start + BATCH, len(self.rows)))
-            made = {
-                name: _stacked([self.rows[instead[name][at] if name in instead else at].get(name) for at in places])
-                for name in self.names
-            }
+        for start in range(0, len(rows), BATCH):
+            places = range(start, min(start + BATCH, len(rows)))
+            there = [name for name in self.names if any(name in rows[at] for at in places)]
+            made = {name: _stacked([rows[at].get(name) for at in places]) for name in there}
             features = {name: x for name, (x, _) in made.items()}
             masks = {name: mask for name, (_, mask) in made.items() if mask is not None}
             output = model(features, masks)
@@ -296,7 +300,11 @@ def _count(x: Tensor) -> int:
     return len(x) if x.ndim > 1 else 1
 
 
-def _has(row: _Tokens, name: str) -> bool:
+def _only(row: Sample, name: str) -> Sample:
+    return {name: row[name]} if name in row else {}
+
+
+def has_tokens(row: Sample, name: str) -> bool:
     return name in row and bool(row[name][1].any())
 
 

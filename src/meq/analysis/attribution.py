@@ -12,7 +12,7 @@ from torch import Tensor
 from meq.analysis.rollout import roll_out
 from meq.analysis.tables import middle, number, text_table
 from meq.analysis.walk import Case, Subject, open_case, stopped_at
-from meq.core.backward import Checkpointed
+from meq.core.backward import Checkpointed, Unrolled
 from meq.core.operator import held_still
 from meq.core.state import State, detach, token_mask
 from meq.options import checked_options, nearest
@@ -28,6 +28,8 @@ OLD_METHODS = {
     "state-gradient": "|d score / d z(k)| per token, which a mean over tokens makes the same for all: no longer offered"
 }
 """What stored explanations may name."""
+KEPT_ENTRIES = 2**20
+"""Entries of states, over all steps, up to which the insides of the steps are kept for the gradient."""
 DEFAULT_METHOD, WITHOUT_STATES = "grad-cam", "gradient"
 """Chosen by the deletion and insertion test on photographs and captions: of all methods the one that is ahead of random
 maps for both, see docs/log.md. The other one serves models whose states have no place per token."""
@@ -141,7 +143,11 @@ class _StepScores:
 
 
 def _score(case: Case, steps: tuple[int, ...], target: Tensor | str) -> _StepScores:
-    walked = case.walk(max(*steps, 1), trajectory=steps, backward=Checkpointed())
+    last = max(*steps, 1)
+    entries = sum(x.numel() for x in case.solution.state.values())
+    # both give the same bits; recomputing is for large ones, and takes a second to import what torch needs for it
+    backward = Unrolled() if last * entries <= KEPT_ENTRIES else Checkpointed()
+    walked = case.walk(last, trajectory=steps, backward=backward)
     assert walked.trajectory is not None
     states = [walked.trajectory[k] for k in steps]
     logits = [case.read(state) for state in states]

@@ -10,9 +10,11 @@ import math
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from meq.analysis.answers import FEWEST, Estimate
 from meq.analysis.tables import number, text_table
+from meq.showing import Tabular
 
 LAZY, ONE_STEP, PATH, DEPTH, UNRELATED, RESIDUAL, DRIFT = (
     "lazy start",
@@ -108,7 +110,7 @@ class Check:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Audit:
+class Audit(Tabular):
     """Is it iterating at all, and does it keep what it finds?"""
 
     of: str
@@ -197,6 +199,14 @@ class Audit:
             parts.append(f"50 K = {50 * self.read:,} steps were not walked: {self.capped:,} are the most.")
         parts.append("Brackets: 95 % intervals by resampling samples. Residuals and cosines are medians over samples.")
         return "\n".join(parts)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One per question."""
+        names = ("question", "name", "fault", "value", "threshold", "words")
+        return [{name: getattr(check, name) for name in names} for check in self.checks]
+
+    def remarks(self) -> list[str]:
+        return [f"verdict: {self.verdict}"]
 
     def _row(self, depth: Depth) -> list[str]:
         mark = "*" if depth.step == self.read else ""

@@ -13,12 +13,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from meq.analysis.answers import Answers, measure_answers
-from meq.analysis.influence import SOLVED, total_influence
+from meq.analysis.influence import SOLVED, solve_probes, total_influence
 from meq.analysis.jacobian import Blocks, block_statistics, cross_self_ratio, whole_statistic
-from meq.analysis.products import find_sources, jacobians, precision, reachable_tolerance, some_samples
+from meq.analysis.products import find_sources, gradients, jacobians, precision, reachable_tolerance, some_samples
 from meq.analysis.sensitivity import input_responses
 from meq.analysis.spectrum import radius_in_words, spectrum_of
-from meq.analysis.tables import number, spread, square_table, text_table
+from meq.analysis.tables import column, number, spread, square_table, text_table
 from meq.analysis.verdict import (
     QUESTIONS,
     Finding,
@@ -36,6 +36,7 @@ from meq.core.solve import solve
 from meq.core.solvers import Damped
 from meq.core.state import State, count_entries, norm
 from meq.options import checked_options, nearest, whole_number
+from meq.showing import Shown
 
 EIGENPAIR = 1e-3
 """The residual asked of the leading eigenpair, relative to the eigenvalue."""
@@ -68,7 +69,7 @@ class ModelOutput(Protocol):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Diagnosis(Measurements):
+class Diagnosis(Measurements, Shown):
     """The state of an equilibrium: measurements, what they answer, and a verdict."""
 
     verdict: Verdict
@@ -197,7 +198,6 @@ def _measure(
 ) -> Measurements:
     """What is known, and what takes samples that did not diverge."""
     operator = few.operator
-    solved = reachable_tolerance(few.state)
     matrices = [matrix.formed(exact=False) for matrix in jacobians(operator, few)]
     undamped = spectrum_of(matrices, damping=1.0, tol=EIGENPAIR, norms=False, exact=False)
     radius = torch.full_like(undamped.radius, math.nan)
@@ -205,8 +205,8 @@ def _measure(
     if isinstance(few.solver, Damped):
         damped = spectrum_of(matrices, damping=float(few.solver.step), tol=EIGENPAIR, norms=False, exact=False)
         radius, bounds = damped.radius, (damped.lowest, damped.highest)
-    influence, missed = total_influence(matrices, probes=probes, seed=seed, tol=solved)
-    responses, left = input_responses(operator, few, matrices, probes=probes, seed=seed, tol=solved)
+    solved = solve_probes(matrices, probes=probes, seed=seed, tol=reachable_tolerance(few.state))
+    responses = input_responses(operator, few, matrices, solved)
     blocks = block_statistics(operator, few, seed=seed)
     residual = torch.stack(list(few.final_residual.values())).nan_to_num(-1).amax(0).double()
     has_head = getattr(model, "head", None) is not None
@@ -220,9 +220,9 @@ def _measure(
         residual=residual,
         further_steps=_further_steps(residual, radius, known.tol),
         settling_steps=steps_to_settle(few, tol=known.tol, bound=bound),
-        influence=influence,
+        influence=total_influence(matrices, solved),
         inputs=_relative(responses, few),
-        solve_residual=torch.maximum(missed, left),
+        solve_residual=column(each.residual for each in solved),
         cross_self={name: values.double() for name, values in cross_self_ratio(blocks).items()},
         gates={name: values.double() for name, values in model.gates(few).items()},
         answer=_answer_responses(model, few, probes, seed) if reads_answers and has_head else {},
@@ -288,7 +288,7 @@ def _answer_responses(model: Any, solution: Solution, probes: int, seed: int) ->
     squares = {name: torch.zeros(len(solution.steps), dtype=torch.float64) for name in values}
     for _ in range(probes):
         signs = torch.randint(0, 2, logits.shape, generator=generator).to(logits) * 2 - 1
-        pulled = torch.autograd.grad(logits, list(values.values()), signs, retain_graph=True, materialize_grads=True)
+        pulled = gradients({"logits": logits}, values, {"logits": signs})
         for name, gradient in zip(values, pulled, strict=True):
             squares[name] += norm(gradient, sources.masks.get(name)).double().square() / probes
     found = {}

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from meq.analysis.jacobian import Blocks, mean_size, pull_probes, random_signs, sizes_by_block, unit_vectors
-from meq.analysis.products import Inverse, Matrix, jacobians, placed, reachable_tolerance
+from meq.analysis.products import Inverse, Matrix, jacobians, placed, pull_inverse, reachable_tolerance
 from meq.analysis.spectrum import leading_eigenvalue
 from meq.analysis.tables import column, join_samples, middle, number, spread, square_table, text_table
 from meq.core.solution import Solution
@@ -94,17 +94,42 @@ def measure_influence(
     return replace(found, products=found.products + int(spectrum.products.sum()))
 
 
-def total_influence(
-    matrices: Sequence[Matrix], *, probes: int, seed: int, tol: float
-) -> tuple[Blocks, Float[Tensor, " B"]]:
-    """The `total` of `Influence` alone, of Jacobians that are at hand, and the residual of its solves."""
-    found = []
-    for matrix in matrices:
-        inverse = Inverse(matrix, tol=tol)
-        signs = random_signs(matrix.rows, probes, np.random.default_rng(seed))
-        sizes = sizes_by_block(pull_probes(inverse, matrix.rows, signs), matrix.rows, matrix.rows)
-        found.append((sizes, column([inverse.residual])))
-    return join_samples(found)
+@dataclass(frozen=True, eq=False)
+class SolvedProbes:
+    """v_a^T (I - J)^-1 of one sample for random signs v_a of every modality, and the residual of the solves."""
+
+    pulled: dict[str, list[np.ndarray]]
+    residual: float
+
+
+def solve_probes(matrices: Sequence[Matrix], *, probes: int, seed: int, tol: float) -> list[SolvedProbes]:
+    """By the factors of Jacobians that are stored, and otherwise in one go for all samples and all their probes."""
+    drawn = [random_signs(matrix.rows, probes, np.random.default_rng(seed)) for matrix in matrices]
+    if any(matrix.stored is not None or matrix.among is None for matrix in matrices):
+        found = []
+        for matrix, signs in zip(matrices, drawn, strict=True):
+            inverse = Inverse(matrix, tol=tol)
+            found.append(SolvedProbes(pull_probes(inverse, matrix.rows, signs), inverse.residual))
+        return found
+    wanted = [
+        (row, a, placed(v, matrix.rows.own(a), matrix.rows.size))
+        for row, (matrix, signs) in enumerate(zip(matrices, drawn, strict=True))
+        for a, vectors in signs.items()
+        for v in vectors
+    ]
+    answers, residuals = pull_inverse(matrices, [(row, b) for row, _, b in wanted], tol=tol)
+    pulled: list[dict[str, list[np.ndarray]]] = [{a: [] for a in signs} for signs in drawn]
+    worst = [0.0] * len(matrices)
+    for (row, a, _), x, residual in zip(wanted, answers, residuals, strict=True):
+        pulled[row][a].append(x)
+        worst[row] = max(worst[row], residual)
+    return [SolvedProbes(*each) for each in zip(pulled, worst, strict=True)]
+
+
+def total_influence(matrices: Sequence[Matrix], solved: Sequence[SolvedProbes]) -> Blocks:
+    """The `total` of `Influence` alone."""
+    pairs = zip(matrices, solved, strict=True)
+    return join_samples([sizes_by_block(each.pulled, matrix.rows, matrix.rows) for matrix, each in pairs])
 
 
 def _influence(

@@ -9,7 +9,9 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from meq.analysis.krylov import MOST_BYTES, USUAL, Together, solve_together
 from meq.core.operator import Inputs, evaluate
 from meq.core.solution import Solution
 from meq.core.state import Masks, State, detach, per_sample, take_rows
@@ -25,7 +28,9 @@ Product = Callable[[np.ndarray], np.ndarray]
 RESTARTS = 100
 """Budget of ARPACK: about twenty products each."""
 FORM_LIMIT = 2048
-"""Up to this many entries a Jacobian is stored where hundreds of products with it or its inverse are to come."""
+"""Up to this many entries a Jacobian is formed where its eigenvalues cannot be told from products."""
+FORM_EARLY = 512
+"""Up to this many it is stored before hundreds of products with it or its inverse."""
 SMALL = 64
 """A matrix of at most this many columns is formed from its products: nothing is saved below that."""
 
@@ -95,35 +100,33 @@ class Derivative:
         named = [name for name in v if self._pulled[name].requires_grad]
         if not named:
             return {name: torch.zeros_like(x) for name, x in self.outputs.items()}
-        pushed = torch.autograd.grad(
-            [self._pulled[name] for name in named],
-            list(self._cotangents.values()),
-            [v[name] for name in named],
-            retain_graph=True,
-            materialize_grads=True,
-        )
+        pushed = gradients({name: self._pulled[name] for name in named}, self._cotangents, v)
         return _hidden_to_zero(dict(zip(self.outputs, pushed, strict=True)), self.output_masks)
 
     def _pull(self, u: State, *, create_graph: bool) -> State:
         named = [name for name in u if self.outputs[name].requires_grad]
         if not named:  # a constant map
             return {name: torch.zeros_like(x) for name, x in self.variables.items()}
-        with torch.enable_grad():
-            pulled = torch.autograd.grad(
-                [self.outputs[name] for name in named],
-                list(self.variables.values()),
-                [u[name] for name in named],
-                create_graph=create_graph,
-                retain_graph=True,
-                materialize_grads=True,
-            )
+        pulled = gradients({name: self.outputs[name] for name in named}, self.variables, u, create_graph=create_graph)
         return _hidden_to_zero(dict(zip(self.variables, pulled, strict=True)), self.variable_masks)
 
 
-def jacobian(operator: Any, solution: Solution) -> Derivative:
-    """J = dT/dz of the undamped map at the read state."""
+def gradients(outputs: State, variables: State, weights: State, *, create_graph: bool = False) -> tuple[Tensor, ...]:
+    """d <outputs, weights> / d variables. The graph stays.
+
+    Of the sum, and not by giving torch the weights: it would import sympy to compare their shapes, every time anew.
+    """
+    with torch.enable_grad():
+        total = torch.stack([(x * weights[name]).sum() for name, x in outputs.items()]).sum()
+        return torch.autograd.grad(
+            total, list(variables.values()), create_graph=create_graph, retain_graph=True, materialize_grads=True
+        )
+
+
+def jacobian(operator: Any, solution: Solution, *, fused: bool = False) -> Derivative:
+    """J = dT/dz of the undamped map at the read state; `fused` for `pull` alone, whose walks it makes shorter."""
     state = _variables(solution.state)
-    return Derivative(_image(operator, state, solution.inputs), state, solution.masks, solution.masks)
+    return Derivative(_image(operator, state, solution.inputs, fused=fused), state, solution.masks, solution.masks)
 
 
 def source_jacobian(operator: Any, solution: Solution, sources: Sources) -> Derivative:
@@ -160,9 +163,9 @@ def _variables(state: State) -> State:
     return {name: x.detach().clone().requires_grad_() for name, x in state.items()}
 
 
-def _image(operator: Any, state: State, inputs: Any) -> State:
-    """T(z) with a graph that can be differentiated twice, which fused attention's cannot."""
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+def _image(operator: Any, state: State, inputs: Any, *, fused: bool = False) -> State:
+    """T(z) with a graph that can be differentiated twice, which `fused` attention's cannot."""
+    with torch.enable_grad(), nullcontext() if fused else sdpa_kernel(SDPBackend.MATH):
         return evaluate(operator, state, inputs() if callable(inputs) else inputs)
 
 
@@ -289,7 +292,8 @@ def placed(values: np.ndarray, where: np.ndarray, size: int) -> np.ndarray:
 class Matrix(LinearMap):
     """One sample's derivative D over its real entries; `damping` d makes it (1 - d) I + d D.
 
-    Its products are those of the derivative, or of the matrix itself where that is `stored`.
+    Its products are those of the derivative, or of the matrix itself where that is `stored`. `among` are the samples
+    that it is looked at with, and its place there: they share the work of eigenvalues and of solves.
     """
 
     def __init__(
@@ -300,16 +304,17 @@ class Matrix(LinearMap):
         *,
         damping: float = 1.0,
         stored: np.ndarray | None = None,
+        among: tuple[Together, int] | None = None,
     ) -> None:
         self.derivative, self.rows, self.columns = derivative, rows, columns
-        self.damping, self.stored = damping, stored
+        self.damping, self.stored, self.among = damping, stored, among
         self.shape = rows.size, columns.size
 
     @classmethod
-    def of(cls, operator: Any, sample: Solution) -> Matrix:
+    def of(cls, operator: Any, sample: Solution, *, among: tuple[Together, int] | None = None) -> Matrix:
         """J of one sample."""
         entries = Entries(sample.state, sample.masks)
-        return cls(jacobian(operator, sample), entries, entries)
+        return cls(jacobian(operator, sample), entries, entries, among=among)
 
     @classmethod
     def of_sources(cls, operator: Any, sample: Solution, sources: Sources) -> Matrix:
@@ -319,7 +324,7 @@ class Matrix(LinearMap):
 
     @property
     def products(self) -> int:
-        return self.derivative.products
+        return self.derivative.products + (0 if self.among is None else self.among[0].products)
 
     def push(self, v: np.ndarray) -> np.ndarray:
         if self.stored is not None:
@@ -343,11 +348,11 @@ class Matrix(LinearMap):
         stored = self.stored
         if stored is not None:
             stored = (1 - damping) * np.eye(len(stored)) + damping * stored
-        return Matrix(self.derivative, self.rows, self.columns, damping=damping, stored=stored)
+        return Matrix(self.derivative, self.rows, self.columns, damping=damping, stored=stored, among=self.among)
 
     def formed(self, *, exact: bool = True) -> Matrix:
         """The same map, its matrix stored; unless `exact`, only where that is cheaper than hundreds of products."""
-        if not exact and self.rows.size > FORM_LIMIT:
+        if not exact and self.rows.size > FORM_EARLY:
             return self
         return Matrix(self.derivative, self.rows, self.columns, damping=self.damping, stored=self.dense())
 
@@ -356,9 +361,11 @@ class Matrix(LinearMap):
 
 
 def jacobians(operator: Any, solution: Solution) -> Iterator[Matrix]:
-    """J of every sample, one after the other."""
+    """J of every sample, one after the other; what is asked of one of them is found for all."""
+    solution = solution.detach()
+    together = Together(partial(jacobian, operator), solution)
     for row in range(len(solution.steps)):
-        yield Matrix.of(operator, one_sample(solution, row))
+        yield Matrix.of(operator, one_sample(solution, row), among=(together, row))
 
 
 class Inverse(LinearMap):
@@ -400,6 +407,37 @@ class Inverse(LinearMap):
             residual = float(np.linalg.norm(b.ravel() - product(x)) / size) if size else 0.0
         self.residual = max(self.residual, residual)
         return x
+
+
+def pull_inverse(
+    matrices: Sequence[Matrix], wanted: Sequence[tuple[int, np.ndarray]], *, tol: float, budget: int = 300
+) -> tuple[list[np.ndarray], list[float]]:
+    """u^T (I - J)^-1 for pairs of a sample's place and a vector u, all at once; and the residuals of the solves.
+
+    The matrices are all that `jacobians` gave, undamped and not stored.
+    """
+    answers: list[np.ndarray] = []
+    residuals: list[float] = []
+    places = [matrix.among for matrix in matrices]
+    assert places[0] is not None
+    together = places[0][0]
+    at_once = max(1, MOST_BYTES // (8 * USUAL * max(1, together.size)))
+    for start in range(0, len(wanted), at_once):
+        part = wanted[start : start + at_once]
+        rows = [row for row, _ in part]
+        real = together.real[rows]
+        right = torch.zeros(real.shape, dtype=torch.float64)
+        for place, (_, u) in enumerate(part):
+            right[place, real[place]] = torch.from_numpy(u)
+
+        def product_of(open_: Sequence[int], rows: list[int] = rows) -> Callable[[Tensor], Tensor]:
+            few = some_samples(together.solution, [rows[place] for place in open_])
+            return Together(together.differentiate, few).pull
+
+        found, left = solve_together(product_of, right, tol=tol, budget=budget, rounding=together.rounding)
+        answers += [x[mask].numpy() for x, mask in zip(found, real, strict=True)]
+        residuals += left.tolist()
+    return answers, residuals
 
 
 def _factored(whole: np.ndarray) -> tuple[Any, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ LEVELS = (0.1, 0.3, 0.6)
 """Shares of the tokens that are taken away or kept."""
 MOST_MODALITIES = 8
 """Up to this many modalities every subset is tried; more would take more than a few hundred answers."""
+ROWS = 64
+"""Samples that the model is asked about at once, each with some of its tokens."""
 ORDERS = 3
 """Random orders per sample; a constant map prefers no token, so what it is worth is their mean."""
 
@@ -119,10 +121,21 @@ class _Question:
     def real(self, name: str) -> Bool[Tensor, "B N"]:
         return token_mask(self.masks.get(name), self.features[name])
 
-    def sureness(self, name: str, mask: Bool[Tensor, "B N"]) -> Float[Tensor, " B"]:
-        """What the answer to the whole sample gets with these tokens alone of one modality."""
-        logits = _of_token(self.model(self.features, {**self.masks, name: mask}).logits, self.token)
-        return sureness(logits, self.logits, self.model.head_kind)
+    def sureness(self, name: str, masks: Sequence[Bool[Tensor, "B N"]]) -> Float[Tensor, " L B"]:
+        """What the answer to the whole sample gets with these tokens alone of one modality, for several such masks."""
+        at_once = max(1, ROWS // len(self.logits))
+        parts = [masks[start : start + at_once] for start in range(0, len(masks), at_once)]
+        return torch.cat([self._sureness(name, part) for part in parts])
+
+    def _sureness(self, name: str, masks: Sequence[Bool[Tensor, "B N"]]) -> Float[Tensor, " L B"]:
+        def repeated(x: Tensor) -> Tensor:
+            return x.repeat(len(masks), *[1] * (x.ndim - 1))
+
+        features = {each: repeated(x) for each, x in self.features.items()}
+        given = {each: repeated(x) for each, x in self.masks.items()} | {name: torch.cat(list(masks))}
+        token = None if self.token is None else repeated(self.token)
+        logits = _of_token(self.model(features, given).logits, token)
+        return sureness(logits, repeated(self.logits), self.model.head_kind).reshape(len(masks), -1)
 
 
 def _of_token(logits: Tensor, token: Tensor | None) -> Float[Tensor, "B C"]:
@@ -171,9 +184,10 @@ def _ranks(values: Tensor, jitter: Tensor, real: Bool[Tensor, "B N"]) -> Float[T
 def _curves(question: _Question, name: str, ranks: Float[Tensor, "B N"]) -> Float[Tensor, "B 2"]:
     """The mean sureness without the first tokens, and with the first tokens alone."""
     real = question.real(name)
-    without = [question.sureness(name, real & (ranks >= level)) for level in LEVELS]
-    alone = [question.sureness(name, real & (ranks < level)) for level in LEVELS]
-    return torch.stack([torch.stack(without).mean(0), torch.stack(alone).mean(0)], dim=1)
+    without = [real & (ranks >= level) for level in LEVELS]
+    alone = [real & (ranks < level) for level in LEVELS]
+    found = question.sureness(name, [*without, *alone])
+    return torch.stack([part.mean(0) for part in found.split(len(LEVELS))], dim=1)
 
 
 def modality_effects(

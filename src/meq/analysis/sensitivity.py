@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from meq.analysis.influence import SolvedProbes
 from meq.analysis.jacobian import Blocks, pull_probes, random_signs, sizes_by_block
 from meq.analysis.products import Inverse, LinearMap, Matrix, find_sources, one_sample, reachable_tolerance
 from meq.analysis.tables import column, join_samples, middle, number, spread, square_table, text_table
@@ -103,11 +104,16 @@ def measure_sensitivity(
 
 @checked_options
 def input_responses(
-    operator: Any, solution: Solution, matrices: Sequence[Matrix], *, probes: int, seed: int, tol: float
-) -> tuple[Blocks, Float[Tensor, " B"]]:
-    """The `inputs` table of `Sensitivity` alone, with Jacobians that are at hand, and the residual of its solves."""
-    samples = [_Sample(operator, one_sample(solution, row), matrix, tol, seed) for row, matrix in enumerate(matrices)]
-    return join_samples([(sample.inputs(probes), column([sample.inverse.residual])) for sample in samples])
+    operator: Any, solution: Solution, matrices: Sequence[Matrix], solved: Sequence[SolvedProbes]
+) -> Blocks:
+    """The `inputs` table of `Sensitivity` alone, from solves that are at hand: v_a^T (I - J)^-1 dT/du."""
+    found = []
+    for row, (matrix, each) in enumerate(zip(matrices, solved, strict=True)):
+        one = one_sample(solution, row)
+        drive = Matrix.of_sources(operator, one, find_sources(operator, one))
+        pulled = {a: [drive.pull(x) for x in rows] for a, rows in each.pulled.items()}
+        found.append(sizes_by_block(pulled, matrix.rows, drive.columns))
+    return join_samples(found)
 
 
 class _Sample:

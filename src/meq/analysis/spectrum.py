@@ -244,6 +244,8 @@ def leading_pairs(matrix: Matrix, count: int, tol: float, *, exact: bool = False
         if found is None:
             break
         values, vectors = found
+        if count > 1 and size > FORM_LIMIT:  # how certain it is would decide whether it is formed
+            return [_checked(matrix, values[place], vectors[:, place]) for place in by_modulus(values)]
         first = _judged(matrix, values, vectors, tol)
         if first.is_certain or not math.isfinite(first.condition):
             break
@@ -426,7 +428,16 @@ def _other_side(matrix: Matrix, value: complex, vector: np.ndarray, tol: float) 
 def _arnoldi(
     matrix: Matrix, *, transposed: bool, count: int, tol: float, start: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Eigenvalues of largest modulus and unit vectors of J, or of J^T; None where ARPACK does not find them."""
+    """Eigenvalues of largest modulus and unit vectors of J, or of J^T; None where they are not found.
+
+    In the Krylov space that all samples grow together, or, where that may not grow so far, by ARPACK, which begins anew
+    with the best of it.
+    """
+    if matrix.stored is None and matrix.among is not None:
+        together, place = matrix.among
+        found = together.leading(place, transposed=transposed, count=count, tol=tol, damping=matrix.damping)
+        if found is not None:
+            return found
     from scipy.sparse.linalg import ArpackError, LinearOperator, eigs  # on use: importing meq stays light
 
     size = matrix.rows.size
@@ -444,5 +455,7 @@ def _start(size: int) -> np.ndarray:
 
 def _checked(matrix: Matrix, value: complex, vector: np.ndarray) -> Pair:
     """The pair with its own residual, from products with the eigenvector's real and imaginary part."""
-    image = matrix.pull(vector.real.copy()) + 1j * matrix.pull(vector.imag.copy())
+    image = matrix.pull(vector.real.copy())
+    if vector.imag.any():
+        image = image + 1j * matrix.pull(vector.imag.copy())
     return Pair(complex(value), float(np.linalg.norm(image - value * vector) / np.linalg.norm(vector)))

@@ -116,22 +116,30 @@ def follow(
     `batches` have `features`, `masks` and `target` (None where there is none), on the model's device. `steps` are
     those of STEPS unless given; K and the horizon are always measured. Every sample takes every step, whatever the
     model's tolerance; a tree's root is walked, with its branches read at their K. Of the states only those of one batch
-    are held. `metric` needs all logits of every measured step, so ask for few steps where there are thousands of
-    classes; without it the score is the accuracy, if the targets are classes.
+    are held, and of a `metric` that is a mean over samples (`by_sample`) only its sums; any other needs all logits of
+    every measured step. Without one the score is the accuracy, if the targets are classes.
     """
     check_iterates(model)
     chosen = _choose_steps(steps, model.steps, horizon)
+    streamed = metric if getattr(metric, "by_sample", False) and model.head_kind != "tokens" else None
+    sums = torch.zeros(2, len(chosen), dtype=torch.float64)
+    """Of the metric over the samples of each step, and how many they are."""
     found: list[tuple[Readings, Tensor, Tensor]] = []
     targets: list[Tensor] = []
     with torch.no_grad(), held_still(model):
         for batch in batches:
             readings = open_case(model, batch.features, batch.masks).read_along(chosen)
             predicted = _answers(readings, model.head_kind)
-            if metric is None:  # nobody will ask for the logits
+            target = getattr(batch, "target", None)
+            target = None if target is None else target.cpu()
+            if streamed is not None and (target is not None or not targets):  # a mixture is refused below
+                sums += _sums(readings.logits, predicted[0] >= 0, target, streamed)
+            if metric is None or streamed is not None:  # nobody will ask for the logits
                 readings = replace(readings, logits=readings.logits[:, :0].clone())
             found.append((readings, *predicted))
-            if getattr(batch, "target", None) is not None:
-                targets.append(batch.target.cpu())
+            if target is not None:  # of targets that are no classes nothing is kept but how many there were
+                soft = streamed is not None and target.ndim > 1
+                targets.append(torch.full((len(target),), math.nan) if soft else target)
     if not found:
         raise ValueError("there were no batches: a generator that was used up, or an empty split?")
     if targets and len(targets) != len(found):
@@ -147,10 +155,12 @@ def follow(
         correct, asked = predictions == target.where(target >= 0, -2), asked & (target >= 0)
     elif target is not None and target.ndim == 1 and not target.is_floating_point() and model.head_kind != "score":
         correct = predictions == target
-    if metric is not None:
+    if streamed is not None:
+        scores: Tensor | None = sums[0] / sums[1]  # NaN where no sample is left
+    elif metric is not None:
         finite = predictions >= 0 if answered is None else ((predictions >= 0) | ~answered).all(2)
         parts = [each.logits for each in every]
-        scores: Tensor | None = _scores(_filled(parts, 2, 0) if tokens else parts, finite, target, metric)
+        scores = _scores(_filled(parts, 2, 0) if tokens else parts, finite, target, metric)
     else:
         scores = None if correct is None else correct.double().flatten(1).sum(1) / asked.flatten(1).sum(1)
     return Trajectory(
@@ -204,12 +214,27 @@ def _choose_steps(steps: Sequence[int] | None, read: int, horizon: int) -> tuple
     return tuple(sorted({*steps, read, horizon}))
 
 
+def _sums(
+    logits: Float[Tensor, "S B C"], finite: Bool[Tensor, "S B"], target: Tensor | None, metric: Score
+) -> Float[Tensor, "2 S"]:
+    """The metric's sum over a batch's samples whose logits are finite, and their number, at every step."""
+    if target is None:
+        raise ValueError(NO_TARGETS)
+    counts = finite.sum(1).double()
+    pairs = zip(logits, finite, strict=True)
+    means = [metric(rows[kept], target[kept]) if bool(kept.any()) else 0.0 for rows, kept in pairs]
+    return torch.stack([counts * torch.tensor(means, dtype=torch.float64), counts])
+
+
+NO_TARGETS = "a metric was given, but the batches have no targets to score against"
+
+
 def _scores(
     parts: list[Tensor], finite: Bool[Tensor, "S N"], target: Tensor | None, metric: Score
 ) -> Float[Tensor, " S"]:
     """The metric at every step, over the samples whose logits are finite."""
     if target is None:
-        raise ValueError("a metric was given, but the batches have no targets to score against")
+        raise ValueError(NO_TARGETS)
     first = parts[0].shape[-1]
     if others := [part.shape[-1] for part in parts if part.shape[-1] != first]:
         raise ValueError(

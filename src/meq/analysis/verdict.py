@@ -194,7 +194,7 @@ def settling_in_words(steps: Float[Tensor, " B"], predicted: Float[Tensor, " B"]
     return words
 
 
-NO_LABELS = "labelled samples were not given (diagnose(model, out, data=batches), or meq analyze)"
+NO_LABELS = "labelled samples were not given (diagnose(model, out, data=batches), or meq diagnose)"
 
 
 def learned_finding(answers: Answers | None) -> Finding:

@@ -10,12 +10,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from meq.cli.checks import check_device, check_folder
+from meq.cli.checks import check_folder
 from meq.cli.errors import resumable
 from meq.cli.options import AsJson, EncoderNames, SkipBad, command
 from meq.cli.output import Bars, print_result, say
 from meq.data.findings import Findings
 from meq.data.request import DATA_SETS, DataRequest
+from meq.devices import chosen_device
 from meq.records import dumps
 
 if TYPE_CHECKING:
@@ -85,7 +86,12 @@ def show(
 def encode(
     request: DataRequest,
     encoders: EncoderNames,
-    store: Annotated[Path, typer.Option(help="The feature store's folder; what is there already is not done again.")],
+    store: Annotated[
+        Path,
+        typer.Option(
+            "--store", "--features", help="The feature store's folder; what is there already is not done again."
+        ),
+    ],
     dtype: Annotated[str, typer.Option(help="float16, bfloat16 or float32.")] = "float16",
     batch_size: Annotated[int, typer.Option(help="Contents that an encoder reads at once.", min=1)] = 32,
     device: Annotated[str | None, typer.Option(help="Where encoders run; an accelerator if there is one.")] = None,
@@ -95,16 +101,16 @@ def encode(
 ) -> None:
     """Fill a feature store: every picture, text and sound once. Interrupt it as you like, the same command goes on.
 
-    Without a name, tables are read as `meq train` reads them: by encoders whose weights come with pip, if they are
-    installed; other sets by the built-in encoders, patches and words. A name with a slash is a model on the Hub.
+    Without a name, contents are read as `meq train` reads them: by encoders whose weights come with pip, if they are
+    installed; sets that are drawn by a program by the built-in encoders, patches and words. A name with a slash is a
+    model on the Hub.
 
     Many processes share the work: torchrun --nproc-per-node 2 -m meq encode ...
     """
     with resumable("what was encoded is kept, and the same command goes on from there"):
         import torch
 
-        from meq.data.table_files import is_table
-        from meq.encoders.catalogue import check_request, encoders_by_kind, encoding_device, preferred_names
+        from meq.encoders.catalogue import check_request, encoders_by_kind, preferred_names
         from meq.encoders.encode import encode_and_count
         from meq.encoders.store import FeatureStore
         from meq.encoders.writing import refuse_filling
@@ -112,15 +118,15 @@ def encode(
         place = FeatureStore(folder=store, dtype=dtype, verify=verify, on_damage=on_damage)  # type: ignore[arg-type]
         chosen = encoders.by_kind()
         check_folder(store, "--store")
-        check_device(device)
+        where = chosen_device(device)
         check_request(request, chosen)
         first = os.environ.get("RANK", "0") == "0"  # of one launch, the first process holds the store, and speaks
         if first:
             refuse_filling(place)
         findings = Findings("skip" if skip_bad else "raise")
         data = request.open(findings)
-        named = preferred_names(data, chosen) if is_table(request.data) else chosen
-        made = encoders_by_kind(data, named, batch_size=batch_size, device=device or encoding_device())
+        named = preferred_names(request, data, chosen)
+        made = encoders_by_kind(data, named, batch_size=batch_size, device=where)
         with Bars(shown=first) as bars:
             done = encode_and_count(data, made, store=place, on_bad=findings.on_bad, progress=bars)
         if first:

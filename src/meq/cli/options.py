@@ -6,7 +6,7 @@ import ast
 import dataclasses
 import functools
 import inspect
-import textwrap
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +17,10 @@ import typer
 from meq.cli.errors import errors_in_words
 from meq.data.request import DATA_SETS, DataRequest, parse_options
 from meq.encoders.catalogue import names_for
-from meq.options import nearest
+from meq.training.config import SMALL
 
 Data = Annotated[
-    str, typer.Argument(help=f"A data set ({', '.join(DATA_SETS)}), or a table: .csv, .tsv, .jsonl, .parquet.")
+    str, typer.Argument(help=f"A data set ({', '.join(DATA_SETS)}), or a table: .csv, .tsv, .jsonl, .parquet, .csv.gz.")
 ]
 Root = Annotated[
     Path | None, typer.Argument(help="The data set's folder; for a table, the folder its paths start from.")
@@ -41,13 +41,24 @@ Steps = Annotated[
 ]
 Full = Annotated[bool, typer.Option("--full", help="Read at the model's own depth K, whatever rule was calibrated.")]
 Part = Annotated[str | None, typer.Option("--split", help="One split only: train, dev, test, or all of a table.")]
+Store = Annotated[
+    Path | None,
+    typer.Option("--store", "--features", help="Feature store: what is encoded once is kept; else that of training."),
+]
+Int8 = Annotated[
+    bool,
+    typer.Option("--int8", help="Answer with an int8 model, made on the spot: faster on this machine's CPU."),
+]
 
 
-def asked_depth(steps: int | None, full: bool, model: Any) -> int | None:
-    """The step that --steps or --full ask for; None where neither does."""
-    if steps is not None and full:
-        raise ValueError("--steps and --full say two different depths: give one of them")
-    return getattr(model, "steps", None) if full else steps
+Epochs = Annotated[
+    int | None,
+    typer.Option(help=f"Passes over the train split; {SMALL.epochs}, or more where a small table needs them."),
+]
+Device = Annotated[
+    str | None, typer.Option(help="Where to compute, such as cpu or cuda; the accelerator that is found unless given.")
+]
+OwnDevice = Annotated[str | None, typer.Option(help="Where the model computes, such as cpu or cuda; cpu unless given.")]
 
 
 def _encoder_option(what: str, kind: str) -> Any:
@@ -161,10 +172,12 @@ def _field_options(kind: type, defaults: Any) -> Iterator[FieldOption]:
         yield FieldOption(field=field.name, parameter=parameter, required=required, convert=convert)
 
 
+@functools.cache  # several commands take the same dataclass
 def field_texts(kind: type) -> dict[str, str]:
-    """By field of a dataclass: the text that stands below it."""
-    (body,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(body, ast.ClassDef)
+    """By field of a dataclass, which stands at the top of its module: the text below it."""
+    body = next(
+        each for each in _written(kind.__module__) if isinstance(each, ast.ClassDef) and each.name == kind.__name__
+    )
     texts = {}
     for field, below in zip(body.body, body.body[1:], strict=False):
         match field, below:
@@ -173,21 +186,12 @@ def field_texts(kind: type) -> dict[str, str]:
     return texts
 
 
+@functools.cache
+def _written(module: str) -> Sequence[ast.stmt]:
+    """The statements of a module; to find a class in it, `inspect.getsource` would read it again for each."""
+    return ast.parse(inspect.getsource(sys.modules[module])).body
+
+
 def _holds_texts(hint: Any) -> bool:
     origin = get_origin(hint)
     return isinstance(origin, type) and issubclass(origin, Sequence) and str in get_args(hint)
-
-
-def by_part(options: Mapping[str, Any], parts: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """{"seed": 1, "model.hidden": 64} as {"data": {"seed": 1}, "model": {"hidden": 64}}: `parts` are the known ones.
-
-    A name without a part is that of an option of the data set. A part may be written with hyphens or underscores.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for name, value in options.items():
-        part, dot, option = name.partition(".")
-        part = part.replace("_", "-") if dot else "data"
-        if part not in ("data", *parts):
-            raise ValueError(f"--set {name}: there is no part {part!r}: {nearest(part, ['data', *parts])}")
-        found.setdefault(part, {})[option if dot else name] = value
-    return found

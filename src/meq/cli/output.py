@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from meq.errors import printable
 from meq.records import dumps
 
 RECORD = "record.json"
@@ -66,6 +65,12 @@ def typed_command() -> list[str]:
     return sys.argv[1:] if Path(sys.argv[0]).stem in ("meq", "__main__") else []
 
 
+def same_command(untyped: str) -> str:
+    """What was typed, where that is known, and else these words."""
+    typed = typed_command()
+    return shlex.join(["meq", *typed]) if typed else untyped
+
+
 def resume_command(data: str, out: Path) -> str:
     """The command that goes on with this run: what was typed, with --resume if the training itself had begun."""
     typed = typed_command()
@@ -77,35 +82,23 @@ def resume_command(data: str, out: Path) -> str:
     return shlex.join(["meq", *typed, *place, *resume])
 
 
-def next_commands(out: Path, data: str) -> list[str]:
-    """What to type after training."""
+TYPED = {"image": "PICTURE.png", "text": '"TEXT"', "audio": "SOUND.wav"}
+"""How a content of one example is given, by its kind."""
+
+
+def next_commands(out: Path, data: str, *, kinds: Sequence[str], iterates: bool) -> list[str]:
+    """What to type after training a run that reads contents of those kinds, in their order.
+
+    Numbers come in tables only, and what does not iterate has no steps to look at.
+    """
     run = shlex.quote(str(out))
+    example = " ".join(TYPED.get(kind, "") for kind in kinds)
+    alone = all(kind in TYPED for kind in kinds)
     return [
         f"meq evaluate {run}",
-        f"meq predict {run} new{Path(data).suffix or '.csv'} -o answers.csv",
-        f"meq analyze {run}",
-        f'meq explain PICTURE "TEXT" --model {run}',
+        f"meq predict {run} new{Path(data.removesuffix('.gz')).suffix or '.csv'} -o answers.csv",
+        *([f"meq predict {run} {example}"] if alone else []),
+        *([f"meq diagnose {run}"] if iterates else []),
+        *([f"meq explain {run} {example}"] if alone and iterates else []),
+        f"meq report {run}",
     ]
-
-
-def summary_lines(summary: Mapping[str, Any]) -> list[str]:
-    """A prediction's counts in words."""
-    lines = [f"{summary['rows']:,} rows answered: {summary['file']}"]
-    if summary["answers"]:
-        shown = list(summary["answers"].items())[:12]
-        more = len(summary["answers"]) - len(shown)
-        lines.append(
-            "answers: "
-            + ", ".join(f"{printable(answer)} {count:,}" for answer, count in shown)
-            + (f", {more} more" if more else "")
-        )
-    if summary["mean_confidence"] is not None:
-        lines.append(f"mean confidence: {summary['mean_confidence']:.3f}")
-    if summary["mean_steps"] is not None:
-        reasons = ", ".join(f"{count:,} stopped by {name}" for name, count in summary["stopped"].items())
-        lines.append(f"mean steps: {summary['mean_steps']:.1f} ({reasons})")
-    for name, count in summary["missing"].items():
-        lines.append(f"{name} is missing in {count:,} rows")
-    if summary["without_answer"]:
-        lines.append(f"without an answer: {summary['without_answer']:,}; their notes say why")
-    return lines

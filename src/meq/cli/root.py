@@ -12,22 +12,34 @@ from typer import core
 from typer.core import TyperCommand, TyperGroup
 
 from meq.cli.calibrate import calibrate
+from meq.cli.compare import compare
 from meq.cli.data import data_app, encode
 from meq.cli.errors import errors_in_words, running
+from meq.cli.importance import importance
+from meq.cli.serve import export, serve
 from meq.cli.study import demo, study_app
 from meq.cli.train import evaluate, train
-from meq.cli.understand import analyze, audit, cost, explain, report
-from meq.cli.use import app_command, predict
+from meq.cli.tune import tune
+from meq.cli.understand import audit, cost, diagnose, explain, report
+from meq.cli.use import app_command, predict, quantise
 from meq.registry import PLUGINS, load_plugins
 from meq.version import __version__
 
 CHAPTERS: Mapping[str, Mapping[str, Callable[..., Any] | typer.Typer]] = {
     "Data": {"data": data_app, "encode": encode},
-    "Train": {"train": train, "evaluate": evaluate},
-    "Use": {"calibrate": calibrate, "predict": predict, "app": app_command},
-    "Understand": {"explain": explain, "analyze": analyze, "audit": audit, "cost": cost, "report": report},
+    "Train": {"train": train, "compare": compare, "tune": tune, "evaluate": evaluate},
+    "Use": {
+        **{"calibrate": calibrate, "predict": predict, "quantise": quantise},
+        **{"export": export, "serve": serve, "app": app_command},
+    },
+    "Understand": {
+        **{"explain": explain, "importance": importance, "diagnose": diagnose},
+        **{"audit": audit, "cost": cost, "report": report},
+    },
     "Laboratory": {"study": study_app, "demo": demo},
 }
+ALIASES = {"analyze": diagnose}
+"""Older names, which go on working and are not listed."""
 HELP = "Mutual equilibrium: multimodal learning by coupled fixed points, from your table to answers and explanations."
 
 
@@ -100,7 +112,14 @@ def _root(
     pass
 
 
-app = typer.Typer(cls=Contents, no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, help=HELP)
+app = typer.Typer(
+    cls=Contents,
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},  # every command inherits it
+    help=HELP,
+)
 app.callback()(_root)
 for _chapter, _commands in CHAPTERS.items():
     for _name, _command in _commands.items():
@@ -110,3 +129,5 @@ for _chapter, _commands in CHAPTERS.items():
             app.add_typer(_command, name=_name, rich_help_panel=_chapter)
         else:
             app.command(_name, cls=Page, rich_help_panel=_chapter)(_command)
+for _name, _command in ALIASES.items():
+    app.command(_name, cls=Page, hidden=True)(_command)

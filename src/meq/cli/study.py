@@ -14,22 +14,26 @@ from rich.console import Console
 from meq import tables
 from meq.cli.checks import check_data, check_folder, check_there
 from meq.cli.errors import resumable
-from meq.cli.options import AsJson, Root, by_part, command
-from meq.cli.output import Bars, typed_command
+from meq.cli.options import AsJson, Device, EncoderNames, Root, command
+from meq.cli.output import Bars, same_command
+from meq.cli.sizes import SizedEncoders, names_in
 from meq.cli.understand import looked_at
 from meq.data.request import DataRequest
+from meq.devices import chosen_device
 from meq.errors import require
-from meq.options import nearest
+from meq.options import by_part, nearest
 from meq.records import dumps
-from meq.studies.study import OWN, PAPER, Study, read_study, run_place, status_table
 from meq.training.arms import ARMS
 
 if TYPE_CHECKING:
+    from meq.studies.study import Study
     from meq.studies.verify import Verification
 
 study_app = typer.Typer(no_args_is_help=True, help="Studies: several arms, several seeds.")
 Folder = Annotated[Path, typer.Argument(help="The study's folder.")]
-Features = Annotated[Path | None, typer.Option(help="A folder that keeps encoded features.")]
+Features = Annotated[
+    Path | None, typer.Option("--store", "--features", help="Feature store: a folder that keeps what is encoded.")
+]
 ReadFolder = Annotated[Path | None, typer.Option(help="Folder of the set that is only read, such as COD10K.")]
 
 
@@ -52,6 +56,7 @@ def list_studies(
 def run(
     name: Annotated[str, typer.Argument(help="A study, by a name that `meq study list` shows.")],
     request: DataRequest,
+    encoders: EncoderNames,
     data: Annotated[
         str | None, typer.Argument(help="A data set or a table; the study's own default unless given.")
     ] = None,
@@ -77,7 +82,11 @@ def run(
     measure_on: Annotated[
         str | None, typer.Option(help="The split that measures read; dev on the paper's sets, else test, unless given.")
     ] = None,
-    features: Features = None,
+    standardise: Annotated[
+        bool | None,
+        typer.Option(help="Standardise numbers that come with the data, by train; the study's own choice unless said."),
+    ] = None,
+    store: Features = None,
     read: ReadFolder = None,
     reuse: Annotated[
         list[Path] | None, typer.Option(help="A study's folder to take equal runs from; repeatable.")
@@ -99,27 +108,49 @@ def run(
     gpus: Annotated[
         float | None, typer.Option(help="Of each run, with --on ray, also 0.5; 1 where there are any unless given.")
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Where to compute, such as cpu or cuda; the accelerator that is found unless given. The study `cost` "
+            "takes meta, too: FLOPs and memory are counted, nothing is computed."
+        ),
+    ] = None,
+    batch: Annotated[int | None, typer.Option(help="Of the study `cost`: samples per pass.", min=1)] = None,
+    passes: Annotated[int | None, typer.Option(help="Of the study `cost`: timed passes in every round.", min=1)] = None,
+    rounds: Annotated[
+        int | None, typer.Option(help="Of the study `cost`: how often all arms are gone through.", min=1)
+    ] = None,
+    sized: SizedEncoders = None,
 ) -> None:
     """Run a study, or go on with it: the same command resumes what was interrupted."""
     with resumable(f"go on with: {_same_command(name, out)}"):
         from meq.studies.build import places_of
         from meq.studies.recipes import make_study, with_measures
         from meq.studies.runner import choose_executor, run_study
+        from meq.studies.study import PAPER
         from meq.studies.tables import tables_text
         from meq.studies.untrained import UNTRAINED, run_untrained
 
         if name != PAPER:
             check_data(data, root)
-        for place in (out or Path("studies"), features):
+        for place in (out or Path("studies"), store):
             if place is not None:
                 check_folder(place, "the study's files go to")
         for folder in reuse or ():
             check_there(folder, "study to --reuse")
         if on == "ray":
             require("ray", "--on ray")
+        measured: dict[str, Any] = {"batch": batch, "passes": passes, "rounds": rounds, "encoders": names_in(sized)}
+        measured = {option: value for option, value in measured.items() if value}
         if name in UNTRAINED:
-            print(run_untrained(name, out, quick=quick), end="")
+            print(run_untrained(name, out, quick=quick, device=device, measured=measured), end="")
             return
+        if measured:
+            raise ValueError(
+                f"`{next(iter(measured))}` is an option of the study `cost`: {name} trains what it measures"
+            )
+        if device is not None:
+            chosen_device(device)
         executor = choose_executor(
             on,
             workers=workers,
@@ -132,15 +163,19 @@ def run(
         )
         if name == PAPER:
             of_one = {"ROOT": root, "--rates": rates - 1, "--read": read, "--reuse": reuse, "--measure-on": measure_on}
+            of_one |= {f"--{field.replace('_', '-')}": name for field, name in vars(encoders).items()}
+            of_one |= {"--standardise": standardise is not None}
             _refuse_options(request, of_one)
-            _run_paper(data, out, quick=quick, seeds=seed, on=executor, store=features, retry_failed=retry_failed)
+            given_to_all = {"seeds": seed, "on": executor, "store": store, "device": device}
+            _run_paper(data, out, quick=quick, retry_failed=retry_failed, **given_to_all)
         given = by_part(request.options, ["train", "model", "measure"])
         asked = None if data is None else replace(request, root=None, options=given.pop("data", {}))
-        study = make_study(name, asked, quick=quick, seeds=seed, rates=rates, measure_on=measure_on)
+        reading: dict[str, Any] = {"encoders": encoders.by_kind(), "standardise": standardise}
+        study = make_study(name, asked, quick=quick, seeds=seed, rates=rates, measure_on=measure_on, **reading)
         study = with_measures(study, given.get("measure", {}))
         study = _changed(study, train=given.get("train", {}), model=given.get("model", {}))
         folder = out or Path("studies") / study.name
-        places = places_of(data, root, store=features, read=read)
+        places = places_of(data, root, store=store, read=read, device=device)
         records = run_study(study, folder, places=places, on=executor, reuse=reuse or (), retry_failed=retry_failed)
         print(tables_text(study, folder))
         print(f"study: {folder}")
@@ -148,6 +183,7 @@ def run(
 
 
 def _run_paper(roots: str | None, out: Path | None, *, quick: bool, **options: Any) -> NoReturn:
+    from meq.studies.study import PAPER, read_study
     from meq.studies.tables import records_of
     from meq.studies.whole_paper import paper_tables, run_paper
 
@@ -186,6 +222,8 @@ def _refuse_options(request: DataRequest, given: Mapping[str, Any]) -> None:
 
 def _changed(study: Study, *, train: Mapping[str, Any], model: Mapping[str, Any]) -> Study:
     """The study with other training options, and with other options of those models that have them."""
+    from meq.studies.study import OWN
+
     known = {name for arm in study.arms for name in ARMS[arm.model].options} if model else set()
     for name in model:
         if name not in known:
@@ -207,37 +245,41 @@ def work(
     folder: Folder,
     data: Annotated[str | None, typer.Argument(help="The table that the study runs on, if it runs on one.")] = None,
     root: Root = None,
-    features: Features = None,
+    store: Features = None,
     read: ReadFolder = None,
     threads: Annotated[int | None, typer.Option(help="Of torch; as many as it takes unless given.", min=1)] = None,
+    device: Device = None,
 ) -> None:
     """Help with a study that was begun: make runs that nobody else makes, on any machine that shares its folder."""
     again = shlex.join(["meq", "study", "work", str(folder)])
     with resumable(f"go on with: {again}, and the same options"):
         from meq.studies.build import places_of
         from meq.studies.runner import work_on_study
+        from meq.studies.study import read_study, status_table
 
         check_data(data, root)
         if threads is not None:
             import torch
 
             torch.set_num_threads(threads)
-        records = work_on_study(folder, places=places_of(data, root, store=features, read=read))
+        if device is not None:
+            chosen_device(device)
+        records = work_on_study(folder, places=places_of(data, root, store=store, read=read, device=device))
         print(tables.as_text(status_table(folder, read_study(folder))), end="")
         raise typer.Exit(int(any(record.error is not None for record in records)))
 
 
 def _same_command(name: str, out: Path | None) -> str:
     """What was typed, where that is known."""
-    if typed := typed_command():
-        return shlex.join(["meq", *typed])
-    return f"meq study run {name}" + (f" --out {out}" if out else "") + ", and the same options"
+    return same_command(f"meq study run {name}" + (f" --out {out}" if out else "") + ", and the same options")
 
 
 @study_app.command()
 @command
 def status(folder: Folder, as_json: AsJson = False) -> None:
     """How far a study has come."""
+    from meq.studies.study import read_study, status_table
+
     table = status_table(folder, read_study(folder))
     print(tables.as_json(table) if as_json else tables.as_text(table), end="")
 
@@ -251,13 +293,20 @@ def table(
     paper: Annotated[bool, typer.Option(help="Show the paper's published figures beside ours.")] = False,
 ) -> None:
     """Print a study's tables, made from its records; of a folder of the whole paper, the paper's."""
+    from meq.studies.cost_study import cost_tables, is_cost, read_cost
+    from meq.studies.paper_tables import beside_paper
+    from meq.studies.study import StudyError, read_study
     from meq.studies.tables import shown_tables, tables_text
     from meq.studies.whole_paper import is_paper, paper_tables
 
-    if is_paper(folder):
-        print(shown_tables(paper_tables(folder, paper=paper), names=only or (), form=form), end="")
+    if is_paper(folder) or is_cost(folder):
+        made = paper_tables(folder, paper=paper) if is_paper(folder) else cost_tables(read_cost(folder), paper=paper)
+        print(shown_tables(made, names=only or (), form=form), end="")
         return
-    print(tables_text(read_study(folder), folder, names=only or (), form=form, paper=paper), end="")
+    study, beside = read_study(folder), beside_paper(folder) if paper else None
+    if beside == {} and study.paper is None:
+        raise StudyError(f"the paper has no figures for the study {study.name!r}")
+    print(tables_text(study, folder, names=only or (), form=form, beside=beside), end="")
 
 
 @study_app.command()
@@ -268,6 +317,7 @@ def figures(
 ) -> None:
     """Draw every figure of a study, or of the whole paper, from its records: PNG and SVG."""
     require("matplotlib", "figures")
+    from meq.studies.study import read_study
     from meq.studies.whole_paper import is_paper
     from meq.viz.figures import draw_all
 
@@ -295,42 +345,42 @@ def verify(
     ] = False,
     data: Annotated[str | None, typer.Option(help="With --remeasure: the table that the study runs on.")] = None,
     root: Annotated[Path | None, typer.Option(help="With --remeasure: the folder of the study's data set.")] = None,
-    features: Features = None,
+    roots: Annotated[
+        Path | None, typer.Option(help="With --remeasure of the whole paper: the roots file that it was run with.")
+    ] = None,
+    store: Features = None,
     read: ReadFolder = None,
+    device: Device = None,
     as_json: AsJson = False,
 ) -> None:
     """Rehash every file, recompute every metric, rebuild every table; exit with 1 if anything differs."""
-    from meq.studies.verify import verify as verify_folder
-    from meq.studies.whole_paper import is_paper, verify_paper
+    from meq.studies.build import places_of
+    from meq.studies.whole_paper import is_paper, verify_any
 
-    check = verify_paper if is_paper(folder) else verify_folder
-    if again and is_paper(folder):
-        raise ValueError(
-            f"{folder} holds many studies on many data sets: give the folder of one of them to --remeasure"
-        )
-    found = check(folder, require_checkpoints=require_checkpoints)
+    check_data(data, root)
+    whole = is_paper(folder)
+    if whole and (data is not None or root is not None):
+        raise ValueError(f"{folder} holds the whole paper, on many data sets: say where they lie with --roots FILE")
+    if roots is not None and not whole:
+        raise ValueError(f"{folder} is one study: --roots belongs to the whole paper, give --root or --data")
+    if device is not None:
+        chosen_device(device)
+    found = verify_any(folder, require_checkpoints=require_checkpoints)
     if again and found.ok:
-        found = _remeasured(folder, found, data, root, features, read)
+        from meq.studies.remeasure import remeasure
+        from meq.studies.whole_paper import remeasure_paper
+
+        console = Console(stderr=True)
+        if whole:
+            more = remeasure_paper(folder, roots, store=store, device=device, console=console)
+        else:
+            places = places_of(data, root, store=store, read=read, device=device)
+            more = remeasure(folder, places, console=console)
+        found = replace(found, faults=more.faults, notes=[*found.notes, *more.notes], measures=more.measures)
     elif again:
         found.notes.append("no measure was taken again: the study does not verify as it is")
     print(dumps(found) if as_json else _verification_text(folder, found), end="")
     raise typer.Exit(0 if found.ok else 1)
-
-
-def _remeasured(
-    folder: Path, found: Verification, data: str | None, root: Path | None, features: Path | None, read: Path | None
-) -> Verification:
-    from meq.studies.build import places_of
-    from meq.studies.remeasure import remeasure
-    from meq.studies.whole_paper import is_paper
-
-    if is_paper(folder):
-        raise ValueError(
-            f"{folder} holds many studies on many data sets: give the folder of one of them to --remeasure"
-        )
-    check_data(data, root)
-    more = remeasure(folder, places_of(data, root, store=features, read=read), console=Console(stderr=True))
-    return replace(found, faults=more.faults, notes=[*found.notes, *more.notes], measures=more.measures)
 
 
 def _verification_text(folder: Path, found: Verification) -> str:
@@ -366,6 +416,7 @@ def demo(
         from meq.runs.own_data import ReadOptions
         from meq.studies.recipes import make_study
         from meq.studies.runner import run_study
+        from meq.studies.study import run_place
         from meq.studies.tables import tables_text
         from meq.viz.figures import draw_figure
         from meq.viz.report import write_report

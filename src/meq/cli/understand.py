@@ -1,4 +1,4 @@
-"""`meq explain`, `meq analyze`, `meq audit`, `meq cost` and `meq report`: what a trained run does, and why."""
+"""`meq explain`, `meq diagnose`, `meq audit`, `meq cost` and `meq report`: what a trained run does, and why."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from meq.cli.checks import check_data, check_device, check_file, check_folder, check_there
-from meq.cli.options import AsJson, ImageEncoder, OtherData, Part, Root, Run, SkipBad, TextEncoder, command
+from meq.cli.checks import check_data, check_file, check_folder, check_there
+from meq.cli.options import AsJson, ImageEncoder, OtherData, Part, Root, Run, SkipBad, Store, TextEncoder, command
 from meq.cli.output import Bars, print_result, say
+from meq.cli.sizes import SizedEncoders, names_in
+from meq.devices import chosen_device
 from meq.errors import require
 from meq.options import nearest
 from meq.records import dumps
-from meq.tables import as_text
 
 if TYPE_CHECKING:
     from meq.runs.explanation import Contrast, Explanation
@@ -31,9 +32,12 @@ AUDITED = 256
 
 @command
 def explain(
-    image: Annotated[Path, typer.Argument(help="The picture's file.")],
-    text: Annotated[str, typer.Argument(help="The text, in quotes.")],
-    model: Annotated[str, typer.Option(help="The folder of a trained run, or its name on the Hub.")],
+    run: Annotated[str, typer.Argument(help="A trained run: its folder, or its name on the Hub.")],
+    contents: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PICTURE TEXT", help="One example: the picture's file, and the text, in quotes."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(hidden=True, help="The run, where it is not the first argument.")] = None,
     out: Annotated[Path, typer.Option(help="The folder for the pictures; what is there is overwritten.")] = Path(
         "explanation"
     ),
@@ -51,6 +55,7 @@ def explain(
         ),
     ] = None,
     animation: Annotated[str, typer.Option(help="gif or webp.")] = "gif",
+    store: Store = None,
     image_encoder: ImageEncoder = None,
     text_encoder: TextEncoder = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON instead of tables.")] = False,
@@ -58,29 +63,32 @@ def explain(
     """What a trained model makes of a picture and a text, step by step: answers, residuals, heat maps, words.
 
     Writes explanation.png, .svg and .gif (or .webp), and contrast.png and .svg with --instead. A text that begins with
-    a dash needs two dashes before it: meq explain --model RUN picture.png -- "-a text".
+    a dash needs two dashes before it: meq explain RUN picture.png -- "-a text".
     """
     require("matplotlib", "a figure")
-    from meq.runs.explain import Explainer
+    from meq.runs.explain import explain_contents
     from meq.runs.load import load_run
-    from meq.runs.own_data import encoders_of_run
     from meq.viz.animation import check_form, draw_explanation  # it imports matplotlib
 
+    given = list(contents or ())
+    if model is not None:  # as it was before the run came first: meq explain --model RUN picture.png "a text"
+        run, given = model, [run, *given]
     check_form(animation)
     if method is not None and method not in METHODS:
         raise ValueError(f"--method cannot be {method!r}: {nearest(method, METHODS)}")
-    check_there(image, "picture")
+    if not given:
+        raise ValueError('give one example after the run: meq explain RUN picture.png "a text"')
     check_folder(out, "--out")
-    run = load_run(model)
-    encoders = encoders_of_run(run, chosen={"image": image_encoder, "text": text_encoder})
-    explainer = Explainer(run, encoders=encoders, by_rule=True)
-    measured = None if steps is None else range(steps + 1)
-    example = explainer.pair(image, text)
-    found: Explanation | Contrast
-    if instead is None:
-        (found,) = explainer([example], steps=measured, method=method, token=token)
-    else:
-        found = explainer.contrast(example, instead, steps=measured, method=method, token=token)
+    found = explain_contents(
+        load_run(run),
+        given,
+        steps=steps,
+        method=method,
+        instead=instead,
+        token=token,
+        store=store,
+        encoders={"image": image_encoder, "text": text_encoder},
+    )
     files = draw_explanation(found, out, form=animation)
     _show_explanation(found, files, as_json=as_json)
 
@@ -101,7 +109,7 @@ def _show_explanation(found: Explanation | Contrast, files: list[Path], *, as_js
 
 
 @command
-def analyze(
+def diagnose(
     run: Run,
     data: OtherData = None,
     root: Root = None,
@@ -113,11 +121,13 @@ def analyze(
         int | None, typer.Option(help="The read depth to look at instead of K; what is found is not kept.", min=1)
     ] = None,
     skip_bad: SkipBad = False,
+    store: Store = None,
     as_json: AsJson = False,
 ) -> None:
-    """Diagnose a trained run: is its equilibrium healthy, who moves whom, what does each step add?
+    """Is a trained run's equilibrium healthy, who moves whom, what does each step add?
 
-    Looks at test, or else at dev. What is found is kept in the run's folder, where reports find it.
+    Looks at test, or else at dev. What is found is kept in the run's folder, where reports find it. Also: meq
+    analyze, its older name.
     """
     with Bars() as bars:
         from meq.runs.analyze import FOLDER, AnalysisOptions, analyze_run
@@ -125,7 +135,7 @@ def analyze(
         from meq.runs.own_data import ReadOptions
 
         check_data(data, root)
-        reading = ReadOptions(on_bad="skip" if skip_bad else "raise", progress=bars)
+        reading = ReadOptions(on_bad="skip" if skip_bad else "raise", store=store, progress=bars)
         options = AnalysisOptions(split=split, samples=samples, limit=limit, horizon=horizon, steps=steps)
         trained = load_run(run)
         if trained.folder.name == "model":
@@ -148,6 +158,7 @@ def audit(
     samples: Annotated[int, typer.Option(help="How many samples, spread over the split.", min=1)] = AUDITED,
     seed: Annotated[int, typer.Option(help="Of random starts and of intervals.", min=0)] = 0,
     skip_bad: SkipBad = False,
+    store: Store = None,
     as_json: AsJson = False,
 ) -> None:
     """Is a trained run iterating at all, and does it keep what it finds? Five questions, one page, a verdict.
@@ -161,7 +172,7 @@ def audit(
         from meq.runs.own_data import ReadOptions
 
         check_data(data, root)
-        reading = ReadOptions(on_bad="skip" if skip_bad else "raise", progress=bars)
+        reading = ReadOptions(on_bad="skip" if skip_bad else "raise", store=store, progress=bars)
         options = AuditOptions(split=split, samples=samples, seed=seed)
         found = audit_run(load_run(run), data, root=root, options=options, reading=reading)
     print(dumps({"verdict": found.verdict, "findings": found.findings, **vars(found)}) if as_json else found)
@@ -170,7 +181,7 @@ def audit(
 @command
 def cost(
     run: Run,
-    batch_size: Annotated[int, typer.Option(help="Samples per pass.", min=1)] = 32,
+    batch: Annotated[int, typer.Option("--batch", "--batch-size", help="Samples per pass.", min=1)] = 32,
     steps: Annotated[
         str, typer.Option(help="Numbers of steps to measure at; the run's own is always added.")
     ] = ",".join(map(str, DEPTHS)),
@@ -180,22 +191,36 @@ def cost(
             help="Tokens of a modality, NAME=COUNT, for random features instead of the run's data; repeatable."
         ),
     ] = None,
-    passes: Annotated[int, typer.Option(help="Timed passes.", min=1)] = PASSES,
+    passes: Annotated[int, typer.Option(help="Timed passes in every round.", min=1)] = PASSES,
+    rounds: Annotated[int, typer.Option(help="How often all of it is gone through.", min=1)] = 1,
+    encoders: SizedEncoders = None,
     device: Annotated[str | None, typer.Option(help="Where to measure; an accelerator if there is one.")] = None,
+    store: Store = None,
     as_json: AsJson = False,
 ) -> None:
     """What a trained model costs: time, FLOPs and memory per sample, and what one more step adds.
 
-    Measured at the run's own token counts, on its own data where that can be read again, its encoders included.
+    Measured at the run's own token counts, on its own data where that can be read again, its encoders included. A run
+    with a calibrated rule is also read by it.
     """
-    from meq.runs.cost import cost_of_run, run_cost_table
+    from meq.runs.cost import cost_of_run
     from meq.runs.load import load_run
 
     depths, counts = _numbers(steps.split(","), "--steps 1,2,5"), _counts(tokens or ())
-    check_device(device)
+    chosen_device(device, also=("meta",))
     trained = load_run(run)
-    found = cost_of_run(trained, batch_size=batch_size, steps=depths, tokens=counts, passes=passes, device=device)
-    print(dumps(found) if as_json else as_text(run_cost_table(found)), end="")
+    found = cost_of_run(
+        trained,
+        batch_size=batch,
+        steps=depths,
+        tokens=counts,
+        passes=passes,
+        rounds=rounds,
+        encoders=names_in(encoders),
+        device=device,
+        store=store,
+    )
+    print_result(found, as_json=as_json)
 
 
 def _counts(settings: Sequence[str]) -> dict[str, int]:
@@ -236,6 +261,7 @@ def report(
             "FOLDER-figures beside the folder; repeatable.",
         ),
     ] = None,
+    store: Store = None,
 ) -> None:
     """Write one HTML file on a run or a study, to be read without meq: what was run, tables, figures, examples."""
     require("matplotlib", "a report")
@@ -253,7 +279,7 @@ def report(
         only_files = only_files or is_study(folder)  # figures of a study need no model
     else:
         check_file(check_report(folder, out), "--out")
-    with looked_at(folder, root=root, only_files=only_files) as looks:
+    with looked_at(folder, root=root, only_files=only_files, store=store) as looks:
         if figure:
             files = [file for name in figure for file in draw_figure(folder, name, figures, looks=looks)]
             print("\n".join(f"figure: {file}" for file in files))
@@ -263,13 +289,16 @@ def report(
 
 
 @contextmanager
-def looked_at(folder: Path, *, root: Path | None = None, only_files: bool = False) -> Iterator[Any]:
+def looked_at(
+    folder: Path, *, root: Path | None = None, only_files: bool = False, store: Path | None = None
+) -> Iterator[Any]:
     """What a report shows beyond the files of a run or study, or None where only its files are to be read."""
-    from meq.runs.showcase import look_for_report
+    from meq.runs.showcase import ShowcaseOptions, look_for_report
 
     with tempfile.TemporaryDirectory(prefix="meq-report-") as scratch, Bars() as bars:
         looks = None
         if not only_files:
-            looks, missing = look_for_report(folder, scratch=Path(scratch), root=root, progress=bars)
+            options = ShowcaseOptions(store=store)
+            looks, missing = look_for_report(folder, scratch=Path(scratch), root=root, options=options, progress=bars)
             say(*missing, console=bars.console)
         yield looks

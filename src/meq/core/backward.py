@@ -100,12 +100,15 @@ class Implicit(Backward):
     """
 
     solver: Solver = Anderson()
-    steps: int = 50
+    steps: int | None = None
+    """Budget of the adjoint equation; None for as many as the solve itself may take, which is faster than `Unrolled` at
+    every K. Where the gradient has to be exact, give more."""
     tol: float = 1e-6
 
     def __post_init__(self) -> None:
         check_solver(self.solver, "Implicit(solver)")
-        whole_number("Implicit(steps)", self.steps)
+        if self.steps is not None:
+            whole_number("Implicit(steps)", self.steps)
         tolerance("Implicit(tol)", self.tol)
 
     def run(self, problem: Problem, watch: Watch | None = None) -> Trace:
@@ -154,6 +157,7 @@ class _AdjointSolve:
     def __init__(self, mode: Implicit, problem: Problem, state: State, image: State) -> None:
         self.operator, self.report = _AdjointOperator(state, image), Adjoint()
         self.mode, self.masks = mode, problem.masks
+        self.steps = problem.steps if mode.steps is None else mode.steps
 
     def __call__(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         gradient = dict(zip(self.operator.image, gradients, strict=True))
@@ -162,7 +166,7 @@ class _AdjointSolve:
             inputs=gradient,
             masks=self.masks,
             solver=self.mode.solver,
-            steps=self.mode.steps,
+            steps=self.steps,
             tol=self.mode.tol,
         )
         trace = iterate(problem, gradient)

@@ -22,6 +22,10 @@ class Operator(nn.Module):
     Samples of a batch must not see each other: what T does to one row may not depend on the rows beside it.
     """
 
+    rows_leave = False
+    """May samples that are done leave the batch, where no gradient is taken? True if all that is a sample's own lies in
+    its state and its inputs, and not in the operator."""
+
     @abstractmethod
     def start(self, inputs: Inputs) -> State:
         """z(0), one tensor per modality: tokens (B N D) or vectors (B D)."""
@@ -44,6 +48,7 @@ class RestartedOperator(Operator):
     def __init__(self, operator: Any, state: State) -> None:
         super().__init__()
         self.operator, self.state = operator, state
+        self.rows_leave = bool(getattr(operator, "rows_leave", False))
 
     def start(self, inputs: Inputs) -> State:
         return dict(self.state)

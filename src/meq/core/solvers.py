@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float
@@ -25,6 +25,10 @@ Unit = Tensor | None
 class Solver(ABC):
     """One step towards a fixed point."""
 
+    rows_leave: ClassVar[bool] = False
+    """May samples that are done leave the batch? True if all that is remembered is dicts, lists and tuples of tensors,
+    every one batch-first: then the rows of those that stay are taken from it."""
+
     @abstractmethod
     def advance(self, state: State, move: State, memory: Memory, masks: Masks) -> tuple[State, Memory]:
         """The next state, and what the solver wants to remember; `memory` is None at the first step."""
@@ -39,6 +43,8 @@ class Solver(ABC):
 @dataclass(frozen=True, eq=False)
 class Damped(Solver):
     """z <- z + step (T(z) - z). The step changes the path, never the fixed point."""
+
+    rows_leave: ClassVar[bool] = True
 
     step: Tensor | float = 0.5
     """Below 1 damps, 1 is the plain iteration. A tensor of one number may carry gradient: a learned damping."""
@@ -77,6 +83,8 @@ class Anderson(Solver):
 
     dz_i and dr_i are the differences between the last `history` + 1 states and moves.
     """
+
+    rows_leave: ClassVar[bool] = True
 
     history: int = 3
     """How many differences are kept; memory and time per step grow with it, not with the number of steps."""
@@ -128,6 +136,8 @@ class Broyden(Solver):
     H = -step I + sum_i u_i <v_i, .>. With s = -H r(old) the last step and w = H r(new), H (r(new) - r(old)) = w + s. So
     the update is u = -w / <s, w + s> and v = H^T s, and the next step is |s|^2 u: no second product with H.
     """
+
+    rows_leave: ClassVar[bool] = True
 
     history: int = 10
     """How many updates are kept. When they are full, H starts again from -step I."""

@@ -37,6 +37,13 @@ def norm(x: Tensor, mask: Tensor | None = None) -> Float[Tensor, " B"]:
     return x if x.ndim == 1 else torch.linalg.vector_norm(x, dim=tuple(range(1, x.ndim)))
 
 
+def lone_norm(x: Tensor, mask: Tensor | None = None) -> float:
+    """As `norm`, for a batch of one, where calls cost more than arithmetic: a norm over all axes is the cheaper one."""
+    if mask is not None or x.dtype not in (torch.float32, torch.float64):
+        return norm(x, mask).item()
+    return torch.linalg.vector_norm(x).item()
+
+
 def large_norm(x: Tensor, mask: Tensor | None = None) -> Float[Tensor, " B"]:
     """As `norm`, but right for entries whose squares overflow or vanish; costs one more pass."""
     if mask is not None:
@@ -152,6 +159,12 @@ def under_autocast(x: Tensor) -> bool:
     return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 
+def is_transformed(x: Tensor) -> bool:
+    """Does it stand for many tensors, or for a level of differentiation, so that it has no value to look at?"""
+    functorch = torch._C._functorch
+    return functorch.is_functorch_wrapped_tensor(x) or functorch.is_legacy_batchedtensor(x)
+
+
 def working_dtype(x: Tensor) -> torch.dtype:
     """The dtype that a state's map computes in: autocast's where it is on, else the state's own."""
     return torch.get_autocast_dtype(x.device.type) if under_autocast(x) else x.dtype
@@ -214,7 +227,10 @@ def check_devices(tree: Any, label: str = "inputs") -> None:
 def check_batch(inputs: Any, state: State) -> None:
     """Every input tensor must be batch-first, or a sample could not be solved without its neighbours."""
     size, device = batch_size(state), next(iter(state.values())).device
-    for path, leaf in pytree.tree_flatten_with_path(inputs)[0]:
+    tensors = (leaf for leaf in pytree.tree_leaves(inputs) if isinstance(leaf, Tensor) and leaf.ndim > 0)
+    if all(leaf.shape[0] == size and leaf.device == device for leaf in tensors):
+        return
+    for path, leaf in pytree.tree_flatten_with_path(inputs)[0]:  # slower, and only for the message
         if isinstance(leaf, Tensor) and leaf.ndim > 0 and leaf.shape[0] != size:
             raise ValueError(
                 f"inputs{pytree.keystr(path)} has shape {tuple(leaf.shape)}, but the state has {size} samples: "

@@ -69,6 +69,8 @@ class Inspection:
     facts: Mapping[str, Any] = field(default_factory=dict)
     sounds: int = 0
     """Distinct sounds that were looked at."""
+    notes: tuple[str, ...] = ()
+    """What was decided while reading that somebody may want otherwise."""
 
     @property
     def ok(self) -> bool:
@@ -112,6 +114,7 @@ def inspect_data(request: DataRequest, *, decode: bool = True) -> Inspection:
         ),
         facts=data.facts,
         sounds=len(walk.seen["sound"]),
+        notes=tuple(each for each in findings.notes if each not in findings.absent),
     )
 
 
@@ -225,6 +228,8 @@ def _page(found: Inspection) -> Iterator[str]:
     yield from _facts(found.facts)
     for each in found.absent:
         yield f"  absent: {each}"
+    for each in found.notes:
+        yield f"  note: {each}"
     for problem in found.problems:
         yield f"  {problem.kind}: {problem.count:,}"
         yield from (f"      {place}" for place in problem.places)

@@ -112,6 +112,30 @@ class PictureFile(_FileBelow, Picture):
 
 
 @dataclass(frozen=True, slots=True)
+class PictureBytes(Picture):
+    """A picture in memory, as the bytes of its file."""
+
+    name: str
+    data: bytes
+
+    def open(self) -> Image.Image:
+        return open_picture(self.data, name=self.name)
+
+    def open_scaled(self, side: int) -> tuple[Image.Image, Size]:
+        return open_scaled(self.data, side, name=self.name)
+
+    def size(self) -> Size:
+        """Width and height as its head says, without decoding it."""
+        return size_of_picture(self.data, name=self.name)
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
 class DrawnPicture(Picture):
     """A picture that a function draws, the same one every time."""
 

@@ -260,7 +260,7 @@ def collate(examples: Sequence[Example], widths: Mapping[str, int], answering: S
         if padded is None:
             continue
         features[name], real = padded
-        if not bool(real.all()):
+        if real is not None:
             masks[name] = real
     targets = [_target(example) for example in examples]
     if answering and any(target.ndim for target in targets):  # examples to be predicted have a zero instead
@@ -270,17 +270,26 @@ def collate(examples: Sequence[Example], widths: Mapping[str, int], answering: S
     return Batch(ids=[example.id for example in examples], features=features, masks=masks, target=target)
 
 
-def _pad(name: str, examples: Sequence[Example], width: int) -> tuple[Tensor, Tensor] | None:
-    """One modality of a batch, and which of its tokens are real; None if nobody has any."""
+def _pad(name: str, examples: Sequence[Example], width: int) -> tuple[Tensor, Tensor | None] | None:
+    """One modality of a batch, and which of its tokens are real, None where all are; None if nobody has any."""
     import torch
 
     choices = _choices(name, examples)
     rows = [row for example in examples for row in _tokens(example, name, width, choices or 1)]
-    longest = max(len(row) for row in rows)
+    lengths = [row.shape[0] for row in rows]
+    longest = max(lengths)
     if longest == 0:
         return None
-    x = torch.stack([torch.nn.functional.pad(row, (0, 0, 0, longest - len(row))) for row in rows])
-    real = torch.arange(longest) < torch.tensor([len(row) for row in rows])[:, None]
+    if longest == min(lengths):
+        x = torch.stack(rows)
+        return (x if choices is None else x.unflatten(0, (-1, choices))), None
+    pad = torch.nn.functional.pad
+    filled_up = [
+        row if count == longest else pad(row, (0, 0, 0, longest - count))
+        for row, count in zip(rows, lengths, strict=True)
+    ]
+    x = torch.stack(filled_up)
+    real = torch.arange(longest) < torch.tensor(lengths)[:, None]
     return (x, real) if choices is None else (x.unflatten(0, (-1, choices)), real.unflatten(0, (-1, choices)))
 
 

@@ -6,10 +6,13 @@ limit is a sentence and not a machine without memory. JSON comes as one record p
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import itertools
 import os
 import stat
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +27,12 @@ MAX_LINE_BYTES = 2**25
 """A longer line of a table or of JSON lines is left out: ten thousand features as text need a hundredth of it."""
 MAX_DOCUMENT_BYTES = 2**31
 """A larger JSON document is refused before it is read; the largest of a known data set is a quarter of it."""
+PACKED = ".gz"
+MAX_UNPACKED_BYTES = 2**33
+"""Of a packed table; one that is larger is unpacked by whoever trusts it."""
+MAX_RATIO = 200
+"""How many times its size a packed table may unpack to, beyond the first FREE_BYTES; text is packed to a tenth."""
+FREE_BYTES = 2**26
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
     (stat.S_ISFIFO, "a pipe"),
@@ -51,6 +60,53 @@ def open_regular(path: Path, *, most: int | None = None) -> BinaryIO:
         file.close()
         raise
     return file
+
+
+def open_unpacked(path: Path) -> BinaryIO:
+    """The file, open for reading bytes, and unpacked while it is read if its name ends in .gz.
+
+    A few bytes can stand for any number of others: what unpacks to more than MAX_UNPACKED_BYTES, or to more than
+    MAX_RATIO times its size, is a DataError as soon as that much was read.
+    """
+    opened = open_regular(path)
+    if path.suffix.lower() != PACKED:
+        return opened
+    return io.BufferedReader(_Unpacked(path, opened))
+
+
+class _Unpacked(io.RawIOBase):
+    """The content of a gzip file, counted."""
+
+    def __init__(self, path: Path, packed: BinaryIO) -> None:
+        self.path, self.packed, self.count = path, packed, 0
+        self.most = min(MAX_UNPACKED_BYTES, max(FREE_BYTES, MAX_RATIO * os.fstat(packed.fileno()).st_size))
+        self.unpacking = gzip.GzipFile(fileobj=packed)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            piece = self.unpacking.read(len(buffer))
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{self.path}: not a whole gzip file, or damaged: {error}") from error
+        self.count += len(piece)
+        if self.count > self.most:
+            raise DataError(
+                f"{self.path}: it unpacks to more than {self.most:,} bytes, which is more than is read of a packed "
+                "table; unpack it yourself if you trust it"
+            )
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def tell(self) -> int:
+        return self.count
+
+    def close(self) -> None:
+        if not self.closed:
+            self.unpacking.close()
+            self.packed.close()
+        super().close()
 
 
 def read_regular(path: Path, *, most: int) -> bytes:
@@ -117,7 +173,7 @@ def json_lines(file: Path, findings: Findings, *, required: Sequence[str] = ()) 
     Other lines are reported. Blank lines and a byte order mark at the start are no fault.
     """
     try:
-        opened = open_regular(file)
+        opened = open_unpacked(file)
     except OSError as error:
         raise DataError(f"{file}: cannot be read: {error.strerror}") from error
     with opened:

@@ -69,6 +69,8 @@ class Findings:
     counts: Counter[str] = field(default_factory=Counter)
     absent: list[str] = field(default_factory=list)
     """Parts of the data set that are not there, which is no fault: a split nobody has, a set without pictures."""
+    notes: list[str] = field(default_factory=list)
+    """What was decided while reading that somebody may want otherwise, in sentences."""
     keep_each: int = 1000
     """How many findings of each kind are kept, so that frequent ones do not crowd out rare ones; all are counted."""
 

@@ -25,6 +25,10 @@ class Metric:
     name: str
     score: Callable[[Tensor, Tensor], float]
     """(logits N C, targets N ...) -> number"""
+    by_sample: bool = False
+    """It is the mean of a number per sample, so that a split can be scored batch by batch."""
+    share: bool = False
+    """It is the share of samples that are right: a number of successes among independent trials."""
 
     def __call__(self, logits: Tensor, target: Tensor) -> float:
         return self.score(logits, target)
@@ -37,17 +41,21 @@ class UnknownMetricError(ValueError):
 METRICS: Registry[Metric] = Registry("metric", error=UnknownMetricError)
 
 
-def register_metric(name: str) -> Callable[[Callable[[Tensor, Tensor], float]], Metric]:
+def register_metric(
+    name: str, *, by_sample: bool = False, share: bool = False
+) -> Callable[[Callable[[Tensor, Tensor], float]], Metric]:
     """A decorator that makes a metric of a function (logits, targets) -> number, higher is better.
 
-        @register_metric("balanced accuracy")
-        def balanced_accuracy(logits: Tensor, target: Tensor) -> float: ...
+        @register_metric("my accuracy")
+        def my_accuracy(logits: Tensor, target: Tensor) -> float: ...
 
-    A data set has it as `metric=balanced_accuracy`. By its name a record's numbers are computed again.
+    A data set has it as `metric=my_accuracy`. By its name a record's numbers are computed again. `by_sample`: it
+    is the mean of a number per sample; then the logits of a large split need not be held to score it. `share`: that
+    number is 1 where the answer is right and 0 elsewhere, and intervals are Wilson's.
     """
 
     def decorate(score: Callable[[Tensor, Tensor], float]) -> Metric:
-        metric = Metric(name=name, score=score)
+        metric = Metric(name=name, score=score, by_sample=by_sample or share, share=share)
         METRICS.add(name, metric)
         return metric
 
@@ -65,7 +73,7 @@ def _accuracy(logits: Tensor, target: Tensor) -> float:
     return (logits.argmax(1) == target).double().mean().item()
 
 
-ACCURACY = register_metric("accuracy")(_accuracy)
+ACCURACY = register_metric("accuracy", share=True)(_accuracy)
 
 
 def _token_accuracy(logits: Tensor, target: Tensor) -> float:
@@ -98,8 +106,14 @@ def _auroc(logits: Tensor, target: Tensor) -> float:
     positives, negatives = int(positive.sum()), int((~positive).sum())
     if not positives or not negatives:
         raise ValueError(f"AUROC needs samples of both classes, got {positives} positive and {negatives} negative")
+    return _pairs_won(score, positive)
+
+
+def _pairs_won(score: Tensor, positive: Tensor) -> float:
+    """The share of pairs of a positive and a negative in the right order; there must be some of both."""
     if bool(score.isnan().any()):
         return float("nan")
+    positives, negatives = int(positive.sum()), int((~positive).sum())
     _, place, count = score.unique(return_inverse=True, return_counts=True)
     middle = count.cumsum(0).double() - (count.double() - 1) / 2  # tied scores share the mean of their ranks
     above = float(middle[place][positive].sum()) - positives * (positives + 1) / 2
@@ -124,7 +138,92 @@ def joint_accuracy(q2a_logits: Tensor, q2a_target: Tensor, qa2r_logits: Tensor, 
 
 
 AUROC = register_metric("auroc")(_auroc)
-SOFT_ACCURACY = register_metric("soft accuracy")(_soft_accuracy)
+SOFT_ACCURACY = register_metric("soft accuracy", by_sample=True)(_soft_accuracy)
+
+
+# -- classes that are not equally frequent, and probabilities; NaN where a split cannot say ---------------------------
+
+
+def _balanced_accuracy(logits: Tensor, target: Tensor) -> float:
+    """The mean, over the classes that occur, of the share of their samples that is recognised."""
+    right = (logits.argmax(1) == target).double()
+    found = [right[target == place].mean().item() for place in target.unique()]
+    return sum(found) / len(found) if found else math.nan
+
+
+def _macro_f1(logits: Tensor, target: Tensor) -> float:
+    """The mean of 2 TP / (2 TP + FP + FN) over the classes that occur or are answered."""
+    answer = logits.argmax(1)
+    either = {int(place) for place in (*target.unique(), *answer.unique())}
+    found = []
+    for place in either:
+        both = int(((answer == place) & (target == place)).sum())
+        found.append(2 * both / int((answer == place).sum() + (target == place).sum()))
+    return sum(found) / len(found) if found else math.nan
+
+
+def _macro_auroc(logits: Tensor, target: Tensor) -> float:
+    """The AUROC of each class against the others, by its probability, and their mean; of two classes it is one."""
+    return _one_against_rest(logits, target, _pairs_won)
+
+
+def _average_precision(logits: Tensor, target: Tensor) -> float:
+    """sum_k (R_k - R_{k-1}) P_k over thresholds, of the second of two classes; of more the mean over all."""
+    return _one_against_rest(logits, target, _area_of_precision)
+
+
+def _one_against_rest(logits: Tensor, target: Tensor, score: Callable[[Tensor, Tensor], float]) -> float:
+    """The mean over classes that some samples have and others have not; NaN where there is no such class."""
+    classes = [1] if logits.shape[1] == 2 else range(logits.shape[1])
+    chances = logits.double().softmax(1)
+    found = []
+    for place in classes:
+        positive = target == place
+        if bool(positive.any()) and not bool(positive.all()):
+            found.append(score(chances[:, place], positive))
+    return sum(found) / len(found) if found else math.nan
+
+
+def _area_of_precision(score: Tensor, positive: Tensor) -> float:
+    if bool(score.isnan().any()):
+        return math.nan
+    order = score.argsort(descending=True)
+    score, hits = score[order], positive[order].double().cumsum(0)
+    last = score.diff(append=score[-1:] - 1) != 0  # of tied scores, the one after which a threshold can lie
+    taken = (last.nonzero().flatten() + 1).double()
+    precision, recall = hits[last] / taken, hits[last] / hits[-1]
+    return (recall.diff(prepend=recall[:1] * 0) * precision).sum().item()
+
+
+def _negative_log_loss(logits: Tensor, target: Tensor) -> float:
+    """mean log p(true class)."""
+    return logits.double().log_softmax(1).gather(1, target.long()[:, None]).mean().item()
+
+
+def _negative_brier(logits: Tensor, target: Tensor) -> float:
+    """-mean sum_c (p_c - [c is the true class])^2; of two classes half of it, the squared error of one probability."""
+    chances = logits.double().softmax(1)
+    off = chances.scatter_add(1, target.long()[:, None], -chances.new_ones(len(chances), 1)).square().sum(1)
+    return -(off.mean() / (2 if logits.shape[1] == 2 else 1)).item()
+
+
+BALANCED_ACCURACY = register_metric("balanced accuracy")(_balanced_accuracy)
+MACRO_F1 = register_metric("macro f1")(_macro_f1)
+MACRO_AUROC = register_metric("macro auroc")(_macro_auroc)
+AVERAGE_PRECISION = register_metric("average precision")(_average_precision)
+NEGATIVE_LOG_LOSS = register_metric("negative log loss", by_sample=True)(_negative_log_loss)
+NEGATIVE_BRIER = register_metric("negative brier", by_sample=True)(_negative_brier)
+OF_CLASSES = (BALANCED_ACCURACY, MACRO_F1, MACRO_AUROC, AVERAGE_PRECISION, NEGATIVE_LOG_LOSS, NEGATIVE_BRIER)
+"""What answers of one class each are measured by besides accuracy."""
+
+
+def as_shown(name: str, value: float) -> tuple[str, float]:
+    """A score as people know it: "negative mae", of which higher is better, is shown as "mae"."""
+    plain = name.removeprefix(NEGATIVE)
+    return (name, value) if plain == name else (plain, -value)
+
+
+NEGATIVE = "negative "
 
 
 def _r2(logits: Tensor, target: Tensor) -> float:
@@ -142,6 +241,10 @@ def _pearson(logits: Tensor, target: Tensor) -> float:
 
 def _negative_mae(logits: Tensor, target: Tensor) -> float:
     return -(_numbers(logits) - _numbers(target)).abs().mean().item()
+
+
+def _negative_rmse(logits: Tensor, target: Tensor) -> float:
+    return -(_numbers(logits) - _numbers(target)).square().mean().sqrt().item()
 
 
 def _micro_f1(logits: Tensor, target: Tensor) -> float:
@@ -165,9 +268,10 @@ def _numbers(x: Tensor) -> Tensor:
 
 R2 = register_metric("r2")(_r2)
 PEARSON = register_metric("pearson")(_pearson)
-NEGATIVE_MAE = register_metric("negative mae")(_negative_mae)
+NEGATIVE_MAE = register_metric("negative mae", by_sample=True)(_negative_mae)
+NEGATIVE_RMSE = register_metric("negative rmse")(_negative_rmse)
 MICRO_F1 = register_metric("micro f1")(_micro_f1)
-EXACT_MATCH = register_metric("exact match")(_exact_match)
+EXACT_MATCH = register_metric("exact match", share=True)(_exact_match)
 
 
 Rule = Literal["round", "sdk"]
@@ -195,7 +299,7 @@ def class_of(score: float, rule: Rule) -> int:
 
 RULES: Mapping[str, Callable[[Tensor], Tensor]] = {"round": rounded, "sdk": away_from_zero}
 
-ACC7 = register_metric("Acc-7")(ACCURACY.score)
+ACC7 = register_metric("Acc-7", share=True)(ACCURACY.score)
 """Accuracy over seven classes, whichever rule made them."""
 
 
@@ -206,7 +310,7 @@ def acc7_of_scores(rule: Rule) -> Metric:
     def score(logits: Tensor, target: Tensor) -> float:
         return (classes(_numbers(logits)) == classes(_numbers(target))).double().mean().item()
 
-    return Metric(name="Acc-7", score=score)
+    return Metric(name="Acc-7", score=score, by_sample=True, share=True)
 
 
 def _acc2(logits: Tensor, target: Tensor) -> float:
@@ -219,7 +323,7 @@ def _acc2_nonzero(logits: Tensor, target: Tensor) -> float:
     return ((score[real] > 0) == (truth[real] > 0)).double().mean().item()
 
 
-ACC2 = register_metric("Acc-2")(_acc2)
+ACC2 = register_metric("Acc-2", share=True)(_acc2)
 """Negative against not negative, zero on the second side."""
 ACC2_NONZERO = register_metric("Acc-2 without 0")(_acc2_nonzero)
 """Negative against positive; clips whose true score is 0 are left out."""

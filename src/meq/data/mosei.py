@@ -57,25 +57,29 @@ def mosei(
     layout: str | None = None,
     target: Target = "acc7",
     rule: Rule = "round",
-    text: Literal["features", "raw"] = "features",
+    text: Literal["features", "raw", "auto"] = "features",
     vectors: bool = False,
 ) -> DataSet:
     """Sentiment of clips, from `image` (FACET), `audio` (COVAREP) and `text`.
 
     `target` is one of seven classes or the score itself; `rule` makes the classes: `round` as MulT and MMSA do, `sdk`
     as the SDK does. `vectors` gives the mean over the tokens of each modality, as the paper has it; `text="raw"` the
-    words, for a text encoder. Values in `audio` that are not finite become 0, as everybody has it; they are counted.
+    words, for a text encoder, and "auto" these where the files have them. Values in `audio` that are not finite become
+    0, as everybody has it; they are counted.
     """
     findings = Findings() if findings is None else findings
     check_choice("mosei: target", target, ("acc7", "score"))
     check_choice("mosei: rule", rule, RULES)
-    check_choice("mosei: text", text, ("features", "raw"))
+    check_choice("mosei: text", text, ("features", "raw", "auto"))
     layout = _detected(root) if layout is None else layout
     check_choice("mosei: layout", layout, LAYOUTS)
     name, read = LAYOUTS[layout]
     file = root / name
     clips = read(file, findings)
-    if text == "raw" and any(split.words is None for split in clips.values()):
+    wordless = any(split.words is None for split in clips.values())
+    if text == "auto":
+        text = "features" if wordless else "raw"
+    if text == "raw" and wordless:
         raise DataError(f"{file} holds no words: text='raw' needs an MMSA file or .csd files")
     return DataSet(
         name="mosei",

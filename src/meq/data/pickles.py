@@ -26,7 +26,7 @@ from meq.errors import shown
 
 KINDS = "biufcSUO"
 """Kinds of dtype that are read: numbers, bytes, texts and objects, whose elements are checked as all the rest."""
-MAX_PARTS = 500_000
+MAX_PARTS = 150_000
 """Containers and remembered parts of a file; each costs a byte of it, and up to two hundred of memory."""
 MAX_UNFOLDED = 10_000_000
 """Values of a file with every shared part counted as often as it is held; arrays count as one."""

@@ -14,47 +14,75 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from meq.data.cod10k import cod10k
-from meq.data.contract import DataSet
-from meq.data.duels import duels, relay
-from meq.data.easy_vqa import easy_vqa
 from meq.data.findings import DataError, Findings
-from meq.data.hateful_memes import hateful_memes
-from meq.data.mosei import mosei
-from meq.data.scenes import scenes
-from meq.data.snli_ve import snli_ve
-from meq.data.statements import statements
-from meq.data.table import table
-from meq.data.table_columns import COLUMN_KINDS
 from meq.data.table_files import is_table
-from meq.data.vcr import vcr
-from meq.data.vqa_v2 import vqa_v2
 from meq.options import nearest
-from meq.records import JsonError, parse_json
-from meq.registry import Registry
+from meq.records import SINCE, JsonError, parse_json
+from meq.registry import Registry, imported
 
-Reader = TypeVar("Reader", bound=Callable[..., DataSet])
+if TYPE_CHECKING:
+    from meq.data.contract import DataSet
+
+Reader = TypeVar("Reader", bound="Callable[..., DataSet]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """A data set one can ask for by name."""
 
-    read: Callable[..., DataSet]
-    """read(root, findings=..., **options), or read(**options) for a set that needs no folder."""
+    source: str | Callable[..., DataSet]
+    """The function that reads it, or "module:name" of one that is imported when it is needed."""
     summary: str
     metric: str
     embedded: bool = False
     """Comes with the package, or with one from PyPI: there is no folder to point at."""
 
     @property
+    def read(self) -> Callable[..., DataSet]:
+        """read(root, findings=..., **options), or read(**options) for a set that needs no folder."""
+        found: Callable[..., DataSet] = imported(self.source)
+        return found
+
+    @property
     def options(self) -> list[str]:
         return [name for name in inspect.signature(self.read).parameters if name not in ("root", "findings")]
 
 
-DATA_SETS: Registry[Entry] = Registry("data set", error=DataError)
+_SETS = (
+    (
+        "scenes",
+        "scenes:scenes",
+        "accuracy",
+        True,
+        "pictures of shapes, partly covered, and statements: true, false or open",
+    ),
+    (
+        "duels",
+        "duels:duels",
+        "token accuracy",
+        True,
+        "cards and rules that ask two of each other: who wins, to any depth",
+    ),
+    ("relay", "duels:relay", "token accuracy", True, "cards and rules that ask one of each other: trails"),
+    ("statements", "statements:statements", "accuracy", True, "grids of shapes and statements, already features"),
+    ("snli-ve", "snli_ve:snli_ve", "accuracy", False, "SNLI-VE: does the picture entail the sentence?"),
+    ("hateful-memes", "hateful_memes:hateful_memes", "auroc", False, "Hateful Memes: picture and text together"),
+    ("vqa-v2", "vqa_v2:vqa_v2", "soft accuracy", False, "VQA v2: questions about pictures"),
+    ("vcr", "vcr:vcr", "accuracy", False, "VCR: which of four answers, or of four rationales?"),
+    ("mosei", "mosei:mosei", "Acc-7", False, "CMU-MOSEI: sentiment from video, audio and words"),
+    ("cod10k", "cod10k:cod10k", "accuracy", False, "COD10K: is this animal hidden in the picture?"),
+    ("easy-vqa", "easy_vqa:easy_vqa", "accuracy", True, "questions about a coloured shape (pip)"),
+)
+DATA_SETS: Registry[Entry] = Registry(
+    "data set",
+    {
+        name: Entry(source=f"meq.data.{source}", summary=summary, metric=metric, embedded=embedded)
+        for name, source, metric, embedded, summary in _SETS
+    },
+    error=DataError,
+)
 
 
 def register_data_set(name: str, *, summary: str, metric: str, embedded: bool = False) -> Callable[[Reader], Reader]:
@@ -65,26 +93,10 @@ def register_data_set(name: str, *, summary: str, metric: str, embedded: bool = 
     """
 
     def decorate(read: Reader) -> Reader:
-        DATA_SETS.add(name, Entry(read=read, summary=summary, metric=metric, embedded=embedded))
+        DATA_SETS.add(name, Entry(source=read, summary=summary, metric=metric, embedded=embedded))
         return read
 
     return decorate
-
-
-for _name, _read, _metric, _embedded, _summary in (
-    ("scenes", scenes, "accuracy", True, "pictures of shapes, partly covered, and statements: true, false or open"),
-    ("duels", duels, "token accuracy", True, "cards and rules that ask two of each other: who wins, to any depth"),
-    ("relay", relay, "token accuracy", True, "cards and rules that ask one of each other: trails of any depth"),
-    ("statements", statements, "accuracy", True, "grids of shapes and statements, already features"),
-    ("snli-ve", snli_ve, "accuracy", False, "SNLI-VE: does the picture entail the sentence?"),
-    ("hateful-memes", hateful_memes, "auroc", False, "Hateful Memes: picture and text together"),
-    ("vqa-v2", vqa_v2, "soft accuracy", False, "VQA v2: questions about pictures"),
-    ("vcr", vcr, "accuracy", False, "VCR: which of four answers, or of four rationales?"),
-    ("mosei", mosei, "Acc-7", False, "CMU-MOSEI: sentiment from video, audio and words"),
-    ("cod10k", cod10k, "accuracy", False, "COD10K: is this animal hidden in the picture?"),
-    ("easy-vqa", easy_vqa, "accuracy", True, "questions about a coloured shape (pip)"),
-):
-    register_data_set(_name, summary=_summary, metric=_metric, embedded=_embedded)(_read)
 
 
 def open_data(
@@ -110,6 +122,8 @@ def open_data(
     return entry.read(root, findings=findings if findings is not None else Findings(), **options)
 
 
+COLUMNS = ("images", "texts", "audios", "vectors")
+"""Columns of a table that are modalities, by kind: the keys of `meq.data.table_columns.COLUMN_KINDS`."""
 PLACES = ("label", "split", "group")
 """Columns of a table that are no modality, besides the id."""
 
@@ -136,6 +150,9 @@ class DataRequest:
     """Column that says train, dev or test; else seeded fractions."""
     group: str | None = None
     """Column that must not be torn apart by splitting."""
+    task: str | None = field(default=None, metadata=SINCE)
+    """What a table's labels are: classes, labels (several, with | between them) or score (a number); by their look
+    unless given."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further options of the data set, or of `meq.data.table`."""
 
@@ -143,7 +160,9 @@ class DataRequest:
         """An error for what can be known to be wrong before a file is opened: names, options, places."""
         if is_table(self.data):
             self._check_columns()
-            given = (*COLUMN_KINDS, *PLACES, "path", "root", "findings")
+            given = (*COLUMNS, *PLACES, "path", "root", "findings")
+            from meq.data.table import table
+
             check_option_values(self._table_options(), table, "a table", without=given)
         else:
             self._check_named()
@@ -155,21 +174,28 @@ class DataRequest:
         self.check()
         if not is_table(self.data):
             return open_data(self.data, self.root, findings=findings, **self.options)
-        columns: dict[str, Any] = {name: getattr(self, name) for name in (*COLUMN_KINDS, *PLACES)}
+        from meq.data.table import table
+
+        columns: dict[str, Any] = {name: getattr(self, name) for name in (*COLUMNS, *PLACES)}
         return table(Path(self.data), **columns, root=self.root, findings=findings, **self._table_options())
 
     def _table_options(self) -> dict[str, Any]:
         """A column called 7 stays a name, although --set reads numbers where it can."""
         texts = ("id", "task", "separator", "delimiter")
-        return {
+        given = {
             name: str(value) if name in texts and isinstance(value, int | float) else value
             for name, value in self.options.items()
         }
+        if self.task is None:
+            return given
+        if given.get("task", self.task) != self.task:
+            raise DataError(f"the `task` is {self.task!r} and, among the options, {given['task']!r}: give one of them")
+        return {**given, "task": self.task}
 
     def _check_columns(self) -> None:
         if self.label is None:
             raise DataError(f"{self.data}: name the column that holds the labels (--label)")
-        if not any(getattr(self, name) for name in COLUMN_KINDS):
+        if not any(getattr(self, name) for name in COLUMNS):
             raise DataError(
                 f"{self.data}: name at least one column to learn from (--image, --text, --audio, --vector; two or more "
                 "for a mutual equilibrium)"
@@ -189,7 +215,7 @@ class DataRequest:
                 f"there is no data set {self.data!r}: {meant}{nearest(self.data, DATA_SETS)} Or give a table "
                 "of your own: a path that ends in .csv, .tsv, .jsonl or .parquet."
             )
-        named = [f"`{name}`" for name in (*COLUMN_KINDS, *PLACES) if getattr(self, name)]
+        named = [f"`{name}`" for name in (*COLUMNS, *PLACES, "task") if getattr(self, name)]
         if named:
             raise DataError(f"{self.data!r} knows its own columns: leave out {', '.join(named)}")
 

@@ -21,10 +21,18 @@ SYNONYMS: Mapping[str, str] = MappingProxyType(
         **dict.fromkeys(("train", "training"), "train"),
         **dict.fromkeys(("dev", "devel", "development", "val", "valid", "validation"), "dev"),
         **dict.fromkeys(("test", "testing"), "test"),
+        **dict.fromkeys(("calibration", "calib"), "calibration"),
     }
 )
 """What people call their splits, and what we call them."""
 
+
+CALIBRATION = "calibration"
+"""The split that chooses nothing in training, and that probabilities are fitted on afterwards."""
+LEAST_ROWS, MOST_ROWS = 100, 2000
+"""Rows that say something about probabilities, and as many as are taken from dev for it."""
+LEAST_GROUPS = 20
+"""Rows of one group are no strangers to each other: of fewer groups, many rows say little."""
 
 Fractions = Mapping[str, float] | Sequence[float] | str
 """The share of each split by its name, or the shares of train, dev and test in this order."""
@@ -82,6 +90,24 @@ def split_by_fractions(groups: Sequence[str], fractions: Mapping[str, float], *,
             "or another column to group by"
         )
     return [places[group] for group in groups]
+
+
+def kept_apart(groups: Sequence[str], share: float, *, seed: int = 0) -> list[bool]:
+    """Which rows of dev are kept apart for calibration, given the group of every row; groups stay together.
+
+    The share of the rows, at most `MOST_ROWS`; none where either part would have fewer than `LEAST_ROWS`.
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+        raise DataError(f"calibration is the share of dev that is kept apart, from 0 to below 1; got {share!r}")
+    none, share = [False] * len(groups), min(share, MOST_ROWS / max(1, len(groups)))
+    if not share or len(groups) < 2 * LEAST_ROWS or len(set(groups)) < 2 * LEAST_GROUPS:
+        return none
+    try:  # another seed than that of the split itself, so that one draw does not decide both
+        parts = split_by_fractions(groups, {"train": 1 - share, CALIBRATION: share}, seed=seed + 1)
+    except DataError:  # one group is nearly all of dev
+        return none
+    apart = [part == CALIBRATION for part in parts]
+    return apart if LEAST_ROWS <= sum(apart) <= len(groups) - LEAST_ROWS else none
 
 
 def check_fractions(fractions: Mapping[str, float]) -> None:

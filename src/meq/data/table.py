@@ -21,20 +21,24 @@ from meq.data.files import BadRowError, parse_rows
 from meq.data.findings import DataError, Findings
 from meq.data.metrics import ACCURACY
 from meq.data.splitting import (
+    CALIBRATION,
     FRACTIONS,
     SYNONYMS,
     Fractions,
+    kept_apart,
     named_fractions,
     split_by_fractions,
     split_called,
     torn_apart,
 )
 from meq.data.table_columns import (
+    CLASSES,
     COLUMN_KINDS,
     TASKS,
     FileColumn,
     ModalityColumn,
     Task,
+    ask_about_numbers,
     is_empty,
     make_task,
     modality_named,
@@ -81,7 +85,8 @@ def table(
     fractions: Fractions = FRACTIONS,
     group: str | None = None,
     seed: int = 0,
-    task: str = "classes",
+    calibration: float = 0.0,
+    task: str | None = None,
     labels: Sequence[str] | str | None = None,
     separator: str = "|",
     delimiter: str | None = None,
@@ -97,10 +102,15 @@ def table(
     three numbers for train, dev and test (a text such as "0.6,0.2,0.2" too), seeded. Rows with the same `group` stay
     together; by default that is the first picture, or else the first sound, so that nothing of that column is in two
     splits. A row without a group stands alone, known by its id; only where there is no `id` column does the order of
-    such rows matter.
+    such rows matter. `calibration` is a share of dev that becomes a split of that name, see `kept_apart`, unless the
+    column of splits names such rows itself: training chooses nothing by it, so that probabilities can be fitted on it.
+
+    A table with a column of splits that names train and test and no dev has its dev split taken from train, by the
+    shares that `fractions` has of the two.
 
     `task` is "classes" (the order of labels: numbers by value, else the alphabet, unless `labels` gives it), "labels"
-    (any of several, with `separator` between them) or "score" (a number).
+    (any of several, with `separator` between them) or "score" (a number). Unless it is given, labels are classes, but
+    for numbers that look like scores, which are an error that asks.
     """
     findings = findings if findings is not None else Findings()
     shares = named_fractions(fractions)
@@ -111,7 +121,7 @@ def table(
     reader = RowReader(
         file,
         _modality_columns(file, names, _root(file.path, root)),
-        make_task(task, label, labels.split(",") if isinstance(labels, str) else labels, separator),
+        make_task(task or CLASSES, label, labels.split(",") if isinstance(labels, str) else labels, separator),
         single=SingleColumns(label=label, id=id, split=split, group=group),
     )
     rows = reader.read(findings)
@@ -125,12 +135,26 @@ def table(
             raise DataError(f"{file.path}: {empty} is empty in every row; leave it out")
         modalities[modality.name] = modality.settle(kept)
     rows = reader.agreeing(rows, findings)
+    if task is None and labels is None:
+        note = ask_about_numbers(label, [row.label for row in rows])
+        findings.notes.extend([] if note is None else [note])
     reader.task.settle([row.label for row in rows])
-    places = (
-        [row.split for row in rows] if split else split_by_fractions([row.group for row in rows], shares, seed=seed)
-    )
+    by_fractions = {"fractions": dict(shares), "group": reader.grouped_by, "seed": seed}
+    rule: Any = f"column {split!r}" if split else by_fractions
+    if split is None:
+        places = split_by_fractions([row.group for row in rows], shares, seed=seed)
+    else:
+        places = [row.split for row in rows]
+        if "train" in places and "dev" not in places:
+            places, share = _with_dev(rows, places, shares, seed)
+            rule = {"column": split, "dev from train": share, "group": reader.grouped_by, "seed": seed}
+            findings.notes.append(
+                f"column {split!r} names no dev split, by which the epoch is chosen: {places.count('dev'):,} of the "
+                f"rows of train are taken for it (a share of {share:.2f}, seed {seed})"
+            )
     parts = _parts(file, rows, places, findings, split)
-    rule = f"column {split!r}" if split else {"fractions": dict(shares), "group": reader.grouped_by, "seed": seed}
+    if CALIBRATION not in parts:
+        parts = _calibrating(parts, calibration, seed)
     return DataSet(
         name=file.path.name,
         splits={name: Rows(part, reader.example) for name, part in parts.items()},
@@ -141,6 +165,21 @@ def table(
         also=reader.task.also,
         facts=_facts(reader, parts, findings) | {"split by": rule},
     )
+
+
+def _with_dev(
+    rows: Sequence[TableRow], places: Sequence[str], shares: Mapping[str, float], seed: int
+) -> tuple[list[str], float]:
+    """The splits of rows that have no dev, with a share of train for it; groups stay together."""
+    wanted = {"train": shares["train"], "dev": shares.get("dev", FRACTIONS["dev"])}
+    total = sum(wanted.values())
+    wanted = {name: share / total for name, share in wanted.items()}
+    train = [row.group for row, place in zip(rows, places, strict=True) if place == "train"]
+    try:
+        again = iter(split_by_fractions(train, wanted, seed=seed))
+    except DataError as error:
+        raise DataError(f"there is no 'dev' split, which training needs, and train cannot give one: {error}") from error
+    return [next(again) if place == "train" else place for place in places], wanted["dev"]
 
 
 def _modality_columns(file: TableFile, asked: Mapping[str, Names], root: Path) -> Sequence[ModalityColumn]:
@@ -193,9 +232,22 @@ def _parts(
     return {name: part for name, part in parts.items() if part}
 
 
+def _calibrating(parts: dict[str, list[TableRow]], share: float, seed: int) -> dict[str, list[TableRow]]:
+    """A share of dev as a split of its own, the last one, where dev has rows enough."""
+    dev = parts.get("dev", [])
+    apart = kept_apart([row.group for row in dev], share, seed=seed)
+    if not any(apart):
+        return parts
+    halves = {kept: [row for row, away in zip(dev, apart, strict=True) if away is kept] for kept in (False, True)}
+    return {**parts, "dev": halves[False], CALIBRATION: halves[True]}
+
+
 def _facts(reader: RowReader, parts: Mapping[str, Sequence[TableRow]], findings: Findings) -> dict[str, Any]:
     unseen = reader.task.unseen({name: [row.label for row in part] for name, part in parts.items()})
-    findings.absent.extend(unseen)
+    if unseen:
+        one = reader.task.unseen_in_a_line({name: [row.label for row in part] for name, part in parts.items()})
+        findings.absent.append(one)
+        findings.notes.append(one)
     rows = [row for part in parts.values() for row in part]
     places = [name for name, part in parts.items() for _ in part]
     # for the groups and each column of pictures or sounds, how many lie in more than one split
@@ -299,7 +351,7 @@ def _known_columns(known: TableSchema, root: Path) -> list[ModalityColumn]:
         kind = kinds.get(known.kinds[name])  # type: ignore[call-overload]
         if kind is None:
             raise DataError(
-                f"{name!r} holds {known.kinds[name]}, which a table cannot give: use TrainedRun.predict with examples"
+                f"{name!r} holds {known.kinds[name]}, which a table cannot give: use Run.predict with examples"
             )
         made.append(kind(name, columns, root=root, width=known.widths.get(name)))
     return made
@@ -307,7 +359,7 @@ def _known_columns(known: TableSchema, root: Path) -> list[ModalityColumn]:
 
 def _known_task(known: TableSchema, label: str | None) -> Task:
     if known.head == "choices":
-        raise DataError("a row of a table does not offer choices: use TrainedRun.predict with examples")
+        raise DataError("a row of a table does not offer choices: use Run.predict with examples")
     if label is None:
         return make_task("score", "label", None, known.separator)  # never asked
     if known.head not in TASKS:

@@ -11,7 +11,7 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,17 @@ from meq.data.content import PictureFile, SoundFile, Tree
 from meq.data.contract import Modality, ModalityKind, features
 from meq.data.files import BadRowError, text_of
 from meq.data.findings import DataError
-from meq.data.metrics import ACCURACY, EXACT_MATCH, MICRO_F1, NEGATIVE_MAE, PEARSON, R2, Metric
+from meq.data.metrics import (
+    ACCURACY,
+    EXACT_MATCH,
+    MICRO_F1,
+    NEGATIVE_MAE,
+    NEGATIVE_RMSE,
+    OF_CLASSES,
+    PEARSON,
+    R2,
+    Metric,
+)
 from meq.options import nearest
 from meq.records import JsonError, parse_json
 
@@ -44,6 +54,10 @@ MODULE_NAMES = """
 since importing torch to look takes seconds; a test compares."""
 MANY_CLASSES = 10
 """With more classes than this, and than half of the rows, a column of classes is taken for a mistake."""
+MOST_WHOLE = 20
+"""Of more different whole numbers than this nobody can tell whether they are classes or amounts."""
+NAMED = 5
+"""Labels that a sentence names."""
 NO_NUMBERS = ("", "nan", "null", "none")
 """How a text says that there are no numbers here."""
 
@@ -339,6 +353,16 @@ class Task(ABC):
             for name in absent
         ]
 
+    def unseen_in_a_line(self, kept: Mapping[str, Sequence[Any]]) -> str:
+        """Labels that occur, but never in train, in one sentence."""
+        counts = {split: self._count(rows) for split, rows in kept.items()}
+        absent = [name for name in self.labels if not counts["train"][name] and any(n[name] for n in counts.values())]
+        rows = {split: sum(count[name] for name in absent) for split, count in counts.items() if split != "train"}
+        named = ", ".join(map(repr, absent[:NAMED])) + (f" and {len(absent) - NAMED:,} more" if absent[NAMED:] else "")
+        many = f"{len(absent)} labels never occur" if len(absent) > 1 else "a label never occurs"
+        lost = ", ".join(f"{split}: {count:,}" for split, count in rows.items() if count)
+        return f"{many} in train, and cannot be learned: {named} (rows that have them, {lost})"
+
     def _count(self, kept: Sequence[Any]) -> Counter[str]:
         """How often each label occurs in what was kept of some rows."""
         return Counter()
@@ -351,7 +375,7 @@ class Task(ABC):
 class Classes(Task):
     """One of several classes."""
 
-    head, metric = "classes", ACCURACY
+    head, metric, also = "classes", ACCURACY, OF_CLASSES
 
     def keep(self, cell: Any) -> str:
         name = _label(cell, self.column)
@@ -406,7 +430,7 @@ class AnyLabels(Task):
 class Score(Task):
     """A number. Its one output is named after the column."""
 
-    head, metric, also = "score", R2, (PEARSON, NEGATIVE_MAE)
+    head, metric, also = "score", R2, (PEARSON, NEGATIVE_MAE, NEGATIVE_RMSE)
 
     def __init__(self, column: str, labels: Sequence[str] | None) -> None:
         if labels is not None:
@@ -438,7 +462,35 @@ class Score(Task):
         return {name: float(function(numbers)) for name, function in summary.items()}
 
 
-TASKS: Mapping[str, type[Task]] = {"classes": Classes, "labels": AnyLabels, "score": Score}
+CLASSES = "classes"
+TASKS: Mapping[str, type[Task]] = {CLASSES: Classes, "labels": AnyLabels, "score": Score}
+
+
+def ask_about_numbers(column: str, names: Sequence[str]) -> str | None:
+    """An error for labels that may as well be scores; a sentence for a few whole numbers, which become classes."""
+    different = set(names)
+    if len(different) <= 2 or not all(map(_is_number, different)):
+        return None
+    numbers = sorted(map(float, different))
+    whole = all(number.is_integer() for number in numbers)
+    if whole and len(numbers) <= MOST_WHOLE:
+        return (
+            f"the labels of {column!r} are {len(numbers)} whole numbers from {numbers[0]:g} to {numbers[-1]:g}, and "
+            "are taken for classes; for amounts, whose order counts, give task='score' (--task score)"
+        )
+    look = (
+        f"whole numbers, {len(numbers)} different ones"
+        if whole
+        else f"numbers with decimals, such as {_decimal(different)}"
+    )
+    raise DataError(
+        f"the label column {column!r} holds {look}: say what they are with task='score' (--task score), numbers to "
+        "come near to, or task='classes' (--task classes), names to choose from"
+    )
+
+
+def _decimal(names: Collection[str]) -> str:
+    return min((name for name in names if not float(name).is_integer()), key=float)
 
 
 def make_task(name: str, column: str, labels: Sequence[str] | None, separator: str) -> Task:

@@ -1,4 +1,4 @@
-"""Tables on disk: CSV, JSONL and Parquet files as rows of cells, each with its line.
+"""Tables on disk: CSV, JSONL and Parquet files, the first two also packed with gzip, as rows of cells with their lines.
 
 Reading streams: only the columns that are asked for are kept, and a row is forgotten when the next one comes. The line
 of a row is the one it begins on; in a Parquet file, which has no lines, it is the row's number, counted from 1. What a
@@ -17,12 +17,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from meq.data.files import BOM, MAX_LINE_BYTES, explained, json_lines, numbered_lines, open_regular
+from meq.data.files import (
+    BOM,
+    MAX_LINE_BYTES,
+    PACKED,
+    explained,
+    json_lines,
+    numbered_lines,
+    open_regular,
+    open_unpacked,
+)
 from meq.data.findings import DataError, Findings
 from meq.errors import shown
 from meq.options import nearest
 
-TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
+LINES = (".csv", ".tsv", ".jsonl", ".ndjson")
+TABLE_SUFFIXES = (*LINES, ".parquet", *(f"{suffix}{PACKED}" for suffix in LINES))
 WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 COMPARED, LONGEST_NAME = 1000, 200
@@ -42,19 +52,27 @@ Row = tuple[int, list[Any]]
 
 def is_table(name: str | Path) -> bool:
     """Whether a file of that name is one that `open_table` reads."""
-    return Path(name).suffix.lower() in TABLE_SUFFIXES
+    return table_suffix(name) in TABLE_SUFFIXES
+
+
+def table_suffix(name: str | Path) -> str:
+    """The suffix of a file, and where it is packed the one before it too: ".csv", ".csv.gz"."""
+    path = Path(name)
+    suffix = path.suffix.lower()
+    return f"{Path(path.stem).suffix.lower()}{suffix}" if suffix == PACKED else suffix
 
 
 def open_table(path: Path | str, *, delimiter: str | None = None) -> TableFile:
     """The table in that file; what it is follows from the suffix. `delimiter` is for CSV only."""
     path = Path(path)
-    suffix = path.suffix.lower()
+    suffix = table_suffix(path)
     if suffix not in TABLE_SUFFIXES:
         raise DataError(
             f"{path}: a table is one of {', '.join(TABLE_SUFFIXES)}, not {suffix or 'a file without suffix'!r}"
         )
     if not path.is_file():
         raise DataError(f"{path}: {'this is not a regular file' if path.exists() else 'there is no such file'}")
+    suffix = suffix.removesuffix(PACKED)
     if suffix in (".csv", ".tsv"):
         return CsvFile(path, ("\t" if suffix == ".tsv" else ",") if delimiter is None else delimiter)
     if delimiter is not None:
@@ -75,6 +93,10 @@ class TableFile(ABC):
     @abstractmethod
     def rows(self, columns: Sequence[str], findings: Findings) -> Iterator[Row]:
         """Every row that can be read; the others are reported."""
+
+    def readable(self) -> list[str]:
+        """The columns with a name whose cells can be read, whatever they hold."""
+        return [name for name in self.columns() if name]
 
     def expand(self, wanted: Sequence[str]) -> dict[str, list[str]]:
         """The columns that each name stands for: itself, or those that match it as a pattern, 2 before 10."""
@@ -104,11 +126,11 @@ class CsvFile(TableFile):
         self.delimiter = delimiter
 
     def columns(self, wanted: Collection[str] | None = None) -> list[str]:
-        with open_regular(self.path) as file:
+        with open_unpacked(self.path) as file:
             return self._header(*self._reader(file))
 
     def rows(self, columns: Sequence[str], findings: Findings) -> Iterator[Row]:
-        with open_regular(self.path) as file:
+        with open_unpacked(self.path) as file:
             reader, broken = self._reader(file)
             header = self._header(reader, broken)
             places = [header.index(column) for column in columns]
@@ -186,6 +208,10 @@ class ParquetFile(TableFile):
             names: list[str] = file.schema_arrow.names
         _check_unique(self.path, names)
         return names
+
+    def readable(self) -> list[str]:
+        with _opened_parquet(self.path) as file:
+            return [field.name for field in file.schema_arrow if field.name and _is_readable(field.type)]
 
     def rows(self, columns: Sequence[str], findings: Findings) -> Iterator[Row]:
         with _opened_parquet(self.path) as file:
@@ -285,6 +311,14 @@ def _check_sizes(path: Path, metadata: Any, columns: Sequence[str]) -> None:
 
 
 def _check_type(path: Path, column: str, kind: Any) -> None:
+    if not _is_readable(kind):
+        raise DataError(
+            f"{path}: column {shown(column, 80)!r} is of type {shown(kind, 80)}; only numbers, texts and lists of them "
+            "are read. Write pictures as files and their paths into the column"
+        )
+
+
+def _is_readable(kind: Any) -> bool:
     from pyarrow import types
 
     inner = kind
@@ -293,11 +327,7 @@ def _check_type(path: Path, column: str, kind: Any) -> None:
     if types.is_dictionary(inner):
         inner = inner.value_type
     plain = (types.is_string, types.is_large_string, types.is_boolean, types.is_integer, types.is_floating)
-    if not any(check(inner) for check in (*plain, types.is_decimal, types.is_date, types.is_null)):
-        raise DataError(
-            f"{path}: column {shown(column, 80)!r} is of type {shown(kind, 80)}; only numbers, texts and lists of them "
-            "are read. Write pictures as files and their paths into the column"
-        )
+    return any(check(inner) for check in (*plain, types.is_decimal, types.is_date, types.is_null))
 
 
 def _cells(array: Any) -> Sequence[Any]:

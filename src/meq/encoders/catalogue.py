@@ -12,7 +12,6 @@ was made, is kept in a run's task.json, and `encoder_from_spec` makes the encode
 from __future__ import annotations
 
 import inspect
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from meq.data.findings import DataError
+from meq.data.request import DATA_SETS
 from meq.data.table_files import is_table
 from meq.options import nearest
 from meq.registry import Registry
@@ -47,7 +47,7 @@ INSTEAD = {
     "audio": "none for sounds, but features of your own can be given as numbers (--vector)",
 }
 """Encoders that need no download, by what they read."""
-OFFLINE = {"image": "cnn", "text": "minilm"}
+OFFLINE = {"image": "cnn", "regions": "cnn", "text": "minilm"}
 """Encoders whose weights come with pip: the better choice for photographs and free text, where they are installed."""
 BUILT_IN = {"image": "patches", "regions": "patches", "text": "words"}
 """Encoders without weights."""
@@ -205,7 +205,9 @@ def _entry(name: str, kind: str) -> EncoderEntry:
     )
 
 
-def _make(entry: EncoderEntry, kind: str, options: Mapping[str, Any], *, batch_size: int, device: str) -> Encoder:
+def _make(
+    entry: EncoderEntry, kind: str, options: Mapping[str, Any], *, batch_size: int, device: str, patches: bool = True
+) -> Encoder:
     options = dict(options) if entry.model is None else {"model": entry.model, **options}
     if kind == "regions" and "model" in options:
         from meq.encoders.pretrained import find
@@ -219,7 +221,7 @@ def _make(entry: EncoderEntry, kind: str, options: Mapping[str, Any], *, batch_s
     if kind == "regions" and encoder.kind == "image":
         from meq.encoders.image import PictureRegions
 
-        return PictureRegions(encoder)  # type: ignore[arg-type]
+        return PictureRegions(encoder, patches=patches)  # type: ignore[arg-type]
     return encoder
 
 
@@ -248,7 +250,8 @@ def encoder_from_spec(
         missing = "" if folder is None else f", and there is no folder {folder}"
         option = f"--{'region' if kind == 'regions' else kind}-encoder FOLDER"
         raise EncoderError(f"it was read from a folder{missing}: say where it lies with {option}")
-    return _make(entry, kind, options, batch_size=batch_size, device=device)
+    patches = bool(spec.get("patches", False))  # older runs had regions alone
+    return _make(entry, kind, options, batch_size=batch_size, device=device, patches=patches)
 
 
 PATCHES, WORDS = re.compile(r"patches-(\d+)x\1-v1"), re.compile(r"words-(\d+)-v1")
@@ -323,15 +326,29 @@ def _built_in(data: DataSet, modality: str, kind: str) -> Encoder:
     return make_encoder(own.get(modality, BUILT_IN[kind]), kind, options=drawn)
 
 
-def preferred_names(data: DataSet, chosen: Mapping[str, str | None]) -> dict[str, str]:
-    """Names by kind for pictures and texts of the real world: those chosen, else offline ones, else the built-in ones.
+def preferred_names(request: DataRequest, data: DataSet, chosen: Mapping[str, str | None]) -> dict[str, str]:
+    """Names by kind: those chosen; for pictures and texts of the real world else offline ones, else built-in ones.
 
-    The offline ones are taken where the extra is installed. Kinds that have neither are left to `encoders_by_kind`.
+    The offline ones are taken where the extra is installed. Sets that are drawn or written by a program are left to
+    `encoders_by_kind`, as are kinds that have neither.
     """
     names = {kind: name for kind, name in chosen.items() if name is not None}
+    if not is_of_the_world(request, data):
+        return names
     for kind in OFFLINE.keys() & _raw(data).values():
-        names.setdefault(kind, OFFLINE[kind] if offline_is_installed(kind) else BUILT_IN[kind])
+        names.setdefault(kind, preferred_name(kind))
     return names
+
+
+def preferred_name(kind: str) -> str:
+    """The encoder of photographs or free texts that nobody has named: the offline one if it is installed."""
+    return OFFLINE[kind] if offline_is_installed(kind) else BUILT_IN[kind]
+
+
+def is_of_the_world(request: DataRequest, data: DataSet) -> bool:
+    """Photographs and free texts, as tables and the sets that lie in folders have them; not what a program draws."""
+    made = not is_table(request.data) and DATA_SETS[request.data].embedded
+    return not made and not {"grid", "read_by"} & data.facts.keys()
 
 
 def offline_is_installed(kind: str) -> bool:
@@ -352,12 +369,3 @@ def check_request(request: DataRequest, chosen: Mapping[str, str | None]) -> Non
             raise DataError(f"{request.data}: {', '.join(map(repr, request.audios))} holds {NOT_BUILT_IN['audio']}")
     for kind, name in named.items():
         check_encoder_name(name, kind)
-
-
-def encoding_device() -> str:
-    """The accelerator of this process, if there is one."""
-    import torch
-
-    if not torch.accelerator.is_available():
-        return "cpu"
-    return f"{torch.accelerator.current_accelerator()}:{os.environ.get('LOCAL_RANK', '0')}"

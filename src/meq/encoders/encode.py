@@ -51,9 +51,9 @@ def encode(
     """The same data set with features instead of pictures and texts, one encoder per modality that needs one.
 
     Each distinct content is encoded once. With a `store` its features are kept there, what is there already is not
-    encoded again, and examples are read from it when they are asked for; without one they stay in memory. Processes
-    of one launch share the work. A picture that cannot be read is an error, or, with on_bad="skip", the examples that
-    show it are left out and counted in the facts.
+    encoded again, and examples are read from it when they are asked for; without one, or with one that is only read,
+    what is new stays in memory. Processes of one launch share the work. A picture that cannot be read is an error, or,
+    with on_bad="skip", the examples that show it are left out and counted in the facts.
 
     `example.facts["tokens"]()` gives the tokens of each modality with their places in the original.
     """
@@ -160,7 +160,7 @@ class _Encoding:
     ) -> None:
         self.data, self.names, self.store = data, names, store
         self.on_bad, self.progress = on_bad, progress
-        self.share = Share() if store is None else this_process()
+        self.share = Share() if store is None or store.read_only else this_process()
         self.sources: dict[str, Source] = {}
         self.new: dict[str, int] = {}
         self.bad: dict[bytes, Finding] = {}
@@ -218,13 +218,28 @@ class _Encoding:
         """Encode the contents of these modalities, all read by this encoder."""
         contents = self._contents(names)
         source: Source
-        if self.store is None:
-            source, new = Memory(identity), len(contents)
-            self._fill(source, contents, encoder)
+        if self.store is None or self.store.read_only:
+            source, new = self._unwritten(self.store, identity, contents, encoder)
         else:
             source, new = self._stored(self.store, identity, contents, encoder)
         self.sources |= dict.fromkeys(names, source)
         self.new |= dict.fromkeys(names, new)
+
+    def _unwritten(
+        self, store: FeatureStore | None, identity: Identity, contents: Contents, encoder: Encoder
+    ) -> tuple[Source, int]:
+        """What the store has, where it has all of it; otherwise that and the rest in memory."""
+        memory = Memory(identity)
+        if store is not None:
+            kept = Features(store.folder, identity)
+            known = [(key, kept.place(key)) for key in contents if kept.is_sound(key)]
+            if len(known) == len(contents):
+                return kept, 0
+            for key, place in known:
+                memory.add(key, kept.tokens(place), cut=kept.cut(place))
+        missing = {key: found for key, found in contents.items() if key not in memory}
+        self._fill(memory, missing, encoder)
+        return memory, len(missing)
 
     def _stored(
         self, store: FeatureStore, identity: Identity, contents: Contents, encoder: Encoder

@@ -79,7 +79,7 @@ class TransformerImage(Encoder):
         for batch in batches(images, self.batch_size):
             output = self._forward(self._prepared(batch, whole=True))
             pooled = getattr(output, "pooler_output", None) if self.has_pooler else None
-            summaries.append(_tokens(output).mean(1) if pooled is None else pooled.flatten(1))
+            summaries.append(tokens_of(output).mean(1) if pooled is None else pooled.flatten(1))
         return torch.cat(summaries).float().cpu()
 
     @property
@@ -97,9 +97,9 @@ class TransformerImage(Encoder):
             view.check(str(content))
         # Without a crop, pictures of different forms stay so, and cannot share a batch.
         if len({view.window for view in views}) == 1:
-            hidden = list(_tokens(self._forward(self._prepared(images))))
+            hidden = list(tokens_of(self._forward(self._prepared(images))))
         else:
-            hidden = [_tokens(self._forward(self._prepared([image])))[0] for image in images]
+            hidden = [tokens_of(self._forward(self._prepared([image])))[0] for image in images]
         made = []
         for features, view in zip(hidden, views, strict=True):
             prefix, rows, columns = grid_of(len(features), view.window, patch=_patch(self.network), name=self.name)
@@ -125,7 +125,7 @@ def opened(content: Content, name: str, *, side: int | None) -> tuple[Image.Imag
     return image, image.size
 
 
-def _tokens(output: Any) -> Float[Tensor, "B N W"]:
+def tokens_of(output: Any) -> Float[Tensor, "B N W"]:
     """The last hidden state; the cells of a convolutional network are its tokens, row by row."""
     hidden: Tensor = output.last_hidden_state
     return hidden.flatten(2).transpose(1, 2) if hidden.ndim == 4 else hidden
@@ -150,6 +150,7 @@ class Summarises(Protocol):
     name: str
     revision: str
     weight_hash: str
+    width: int
 
     @property
     def spec(self) -> dict[str, Any]: ...
@@ -159,45 +160,65 @@ class Summarises(Protocol):
 
     def pooled(self, images: Sequence[Image.Image]) -> Float[Tensor, "B W"]: ...
 
+    def __call__(self, contents: Sequence[Content]) -> list[Tokens]: ...
+
 
 @checked_options
 class PictureRegions(Encoder):
-    """One token per region, with its box; the whole picture is the first, so that a picture without boxes has one too.
+    """The picture's own tokens, then one per region, each with its box: the paper's "image + RoI features".
 
-    A region is squeezed into what the encoder reads, whatever its form: a centre crop would cut heads and feet off
-    people, who are taller than wide.
+    Without `patches`, as older runs have it, the whole picture is one token. A region is squeezed into what the encoder
+    reads, whatever its form: a centre crop would cut heads and feet off people, who are taller than wide.
     """
 
     kind = "regions"
 
-    def __init__(self, encoder: Summarises) -> None:
+    def __init__(self, encoder: Summarises, *, patches: bool = True) -> None:
         if not hasattr(encoder, "pooled"):
             raise EncoderError(f"{getattr(encoder, 'name', encoder)} gives no summary of a picture, which regions need")
-        self.encoder = encoder
-        self.name, self.revision = f"{encoder.name} regions", encoder.revision
+        self.encoder, self.patches = encoder, patches
+        self.name, self.revision = f"{encoder.name} {'patches and ' if patches else ''}regions", encoder.revision
         self.weight_hash = hashlib.sha256(f"{encoder.weight_hash} {CUTTING}".encode()).hexdigest()
-        self.width = int(encoder.pooled([Image.new("RGB", encoder.window)]).shape[1])
+        summed = int(encoder.pooled([Image.new("RGB", encoder.window)]).shape[1])
+        self.width = max(summed, encoder.width) if patches else summed
 
     @property
     def spec(self) -> dict[str, Any]:
-        return {**self.encoder.spec, "kind": self.kind} if self.encoder.spec else {}
+        if not self.encoder.spec:
+            return {}
+        return {**self.encoder.spec, "kind": self.kind, **({"patches": True} if self.patches else {})}
 
     def __call__(self, contents: Sequence[Content]) -> list[Tokens]:
         boxes = []
         cuts: list[Image.Image] = []
-        for content in contents:
-            regions: Regions = content_of(Regions, content, self.name, "regions of pictures")
+        regions_of: list[Regions] = [content_of(Regions, each, self.name, "regions of pictures") for each in contents]
+        for regions in regions_of:
             image = regions.picture.open().convert("RGB")
-            places = [(0.0, 0.0, float(image.width), float(image.height)), *_inside(regions, image.size)]
+            whole = [] if self.patches else [(0.0, 0.0, float(image.width), float(image.height))]
+            places = [*whole, *_inside(regions, image.size)]
             for left, top, right, bottom in places:
                 (left, right), (top, bottom) = _widened(left, right, image.width), _widened(top, bottom, image.height)
                 box = (left, top, right, bottom)
                 cuts.append(image.resize(self.encoder.window, Image.Resampling.BICUBIC, box=box))
-            boxes.append(torch.tensor(places))
+            boxes.append(torch.tensor(places).reshape(-1, 4))
         if not contents:
             return []
-        features = self.encoder.pooled(cuts).split([len(places) for places in boxes])
-        return [Tokens(features=each.clone(), boxes=places) for each, places in zip(features, boxes, strict=True)]
+        summed = self.encoder.pooled(cuts) if cuts else torch.zeros(0, self.width)
+        parts = [self._filled(each) for each in summed.split([len(places) for places in boxes])]
+        if not self.patches:
+            return [Tokens(features=each, boxes=where) for each, where in zip(parts, boxes, strict=True)]
+        shown = self.encoder([regions.picture for regions in regions_of])
+        made = []
+        for picture, cut, where in zip(shown, parts, boxes, strict=True):
+            nowhere = torch.full((len(picture.features), 4), torch.nan)
+            boxes_of = nowhere if picture.boxes is None else picture.boxes
+            features = torch.cat([self._filled(picture.features), cut])
+            made.append(Tokens(features=features, boxes=torch.cat([boxes_of, where])))
+        return made
+
+    def _filled(self, features: Float[Tensor, "N W"]) -> Float[Tensor, "N D"]:
+        """Zeros where an encoder says more of a patch than of a whole picture, such as its place."""
+        return torch.nn.functional.pad(features, (0, self.width - features.shape[1]))
 
 
 def _inside(content: Regions, size: Size) -> list[Box]:

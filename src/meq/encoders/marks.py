@@ -17,8 +17,9 @@ from scipy import ndimage
 
 from meq.data.content import Content, Picture
 from meq.data.scenes_drawing import Dice
-from meq.encoders.builtin import FAINT, PHOTO_GRID, cut, definition_hash, grid_boxes, smallest
+from meq.encoders.builtin import PHOTO_GRID, definition_hash, grid_boxes
 from meq.encoders.contract import Encoder, Tokens, content_of
+from meq.encoders.descriptors import FAINT, cut, smallest
 from meq.options import checked_options
 
 SIDE = 48

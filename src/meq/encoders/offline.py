@@ -16,6 +16,7 @@ from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from meq.data.content import Content, Size
 from meq.encoders.catalogue import CNN_PACKAGE, MINILM_PACKAGE, EncoderError
@@ -43,6 +44,8 @@ STAGES = (
     (1, 3, 1, 6, 320),
 )
 EPSILON = 1e-3
+CPU_BATCH = 4
+"""Pictures that a CPU computes at once: what lies between two layers of more of them does not stay in its cache."""
 
 
 @checked_options
@@ -76,13 +79,18 @@ class ImageNetCells(Encoder):
         self.model.eval().requires_grad_(False).to(device)
         self.name, self.revision, self.width = "efficientnet-lite0", version, WIDTH
         self.weight_hash = weight_hash(self.model, folder, self.kind, "squeezed, bicubic, v1")
+        self.model.fold()
 
     def __call__(self, contents: Sequence[Content]) -> list[Tokens]:
-        return [tokens for batch in batches(contents, self.batch_size) for tokens in self._encode(batch)]
+        return [tokens for batch in batches(contents, self._at_once) for tokens in self._encode(batch)]
+
+    @property
+    def _at_once(self) -> int:
+        return min(CPU_BATCH, self.batch_size) if self.device.type == "cpu" else self.batch_size
 
     def pooled(self, images: Sequence[Image.Image]) -> Float[Tensor, "B W"]:
         """One vector per picture: the mean of its cells, as the network's own classifier reads it."""
-        return torch.cat([self._cells(batch).mean(1) for batch in batches(images, self.batch_size)])
+        return torch.cat([self._cells(batch).mean(1) for batch in batches(images, self._at_once)])
 
     @property
     def window(self) -> Size:
@@ -131,6 +139,9 @@ class EfficientNetLite(nn.Module):
     those of the published weights, without the underscores.
     """
 
+    normed = (("conv_stem", "bn0"), ("conv_head", "bn1"))
+    """Convolutions, each with the norm behind it."""
+
     def __init__(self) -> None:
         super().__init__()
         self.conv_stem = SamePadded(3, STEM, 3, stride=2, bias=False)
@@ -146,8 +157,15 @@ class EfficientNetLite(nn.Module):
         self.bn1 = nn.BatchNorm2d(WIDTH, eps=EPSILON)
 
     def forward(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B 1280 R C"]:
-        x = F.relu6(self.bn0(self.conv_stem(pixels)))
-        return F.relu6(self.bn1(self.conv_head(self.blocks(x))))
+        x = F.relu6(self.bn0(self.conv_stem(pixels)), inplace=True)
+        return F.relu6(self.bn1(self.conv_head(self.blocks(x))), inplace=True)
+
+    def fold(self) -> None:
+        """Put every norm into the convolution before it, for inference alone."""
+        for part in (self, *self.blocks):
+            for conv, bn in part.normed:
+                setattr(part, conv, fuse_conv_bn_eval(getattr(part, conv), getattr(part, bn)))
+                setattr(part, bn, nn.Identity())
 
     def load_published(self, weights: Mapping[str, Tensor]) -> None:
         """The weights as published; the classifier among them is left out, anything else must fit."""
@@ -163,6 +181,11 @@ class Block(nn.Module):
         super().__init__()
         inside = before * wider
         self.widens, self.keeps_shape = wider > 1, stride == 1 and before == width
+        self.normed = (
+            ("depthwise_conv", "bn1"),
+            ("project_conv", "bn2"),
+            *([("expand_conv", "bn0")] if wider > 1 else []),
+        )
         if self.widens:
             self.expand_conv = nn.Conv2d(before, inside, 1, bias=False)
             self.bn0 = nn.BatchNorm2d(inside, eps=EPSILON)
@@ -172,8 +195,8 @@ class Block(nn.Module):
         self.bn2 = nn.BatchNorm2d(width, eps=EPSILON)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D R S"]:
-        y = F.relu6(self.bn0(self.expand_conv(x))) if self.widens else x
-        y = F.relu6(self.bn1(self.depthwise_conv(y)))
+        y = F.relu6(self.bn0(self.expand_conv(x)), inplace=True) if self.widens else x
+        y = F.relu6(self.bn1(self.depthwise_conv(y)), inplace=True)
         y = self.bn2(self.project_conv(y))
         return x + y if self.keeps_shape else y
 
@@ -186,6 +209,8 @@ class SamePadded(nn.Conv2d):
             max((-(-size // stride) - 1) * stride + kernel - size, 0)
             for size, stride, kernel in zip(x.shape[2:], self.stride, self.kernel_size, strict=True)
         )
+        if down % 2 == right % 2 == 0:  # the same on both sides: the convolution pads by itself, without a copy
+            return F.conv2d(x, self.weight, self.bias, self.stride, (down // 2, right // 2), self.dilation, self.groups)
         padded = F.pad(x, (right // 2, right - right // 2, down // 2, down - down // 2))
         return super().forward(padded)
 

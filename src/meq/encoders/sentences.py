@@ -12,8 +12,9 @@ from jaxtyping import Float
 
 from meq.data.content import Content
 from meq.data.duels_worlds import WORDS as KNOWN
-from meq.encoders.builtin import WORD, definition_hash, hashed
+from meq.encoders.builtin import definition_hash
 from meq.encoders.contract import Encoder, Tokens, content_of
+from meq.encoders.descriptors import WORD, hashed
 from meq.options import checked_options, whole_number
 
 BUCKETS = 16

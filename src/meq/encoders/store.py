@@ -24,9 +24,9 @@ import os
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -74,6 +74,7 @@ class FeatureStore:
     shard_bytes: int = 64 * 2**20
     shard_seconds: float = 60.0
     """A shard is written when it has this size, or took this long: at most that much is lost by a kill."""
+    read_only: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for value, known, what in (
@@ -97,6 +98,12 @@ class FeatureStore:
         """Shards, of all encoders, whose bytes are not those that were written: the whole store is read for it."""
         folders = sorted(path for path in self.folder.iterdir() if path.is_dir()) if self.folder.is_dir() else []
         return [path for folder in folders for path in shard_files(folder) if not hash_matches(path)]
+
+
+class ReadOnlyStore(FeatureStore):
+    """Nothing is written: what is not there, or is damaged, is encoded and kept in memory. Nobody is ever refused."""
+
+    read_only: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +218,13 @@ class Features:
         shard, row = self._rows[place]
         return shard.tokens(row)
 
+    def is_sound(self, key: bytes) -> bool:
+        """Whether the content is there, as it was written; it is read for that."""
+        if key not in self._places:
+            return False
+        shard, row = self._rows[self._places[key]]
+        return shard.is_sound(row)
+
     def lost(self) -> list[str]:
         """Shards that the manifest names and that are no longer there."""
         manifest = read_manifest(self.folder)
@@ -255,10 +269,11 @@ class Memory:
         return len(self._rows[place][1].features)
 
     def read(self, place: int) -> Float[Tensor, "N W"]:
-        return self._rows[place][1].features
+        return self._rows[place][1].features.float()
 
     def tokens(self, place: int) -> Tokens:
-        return self._rows[place][1]
+        found = self._rows[place][1]
+        return replace(found, features=found.features.float())
 
 
 def shard_files(folder: Path) -> list[Path]:
@@ -341,16 +356,20 @@ class Shard:
         places = {name: self.tensors[name][start:end].clone() for name in PLACES if name in self.tensors}
         return Tokens(features=self.features(row), **places)
 
-    def _checked(self, row: int) -> tuple[int, int]:
-        start, end = self.bounds[row], self.bounds[row + 1]
+    def is_sound(self, row: int) -> bool:
+        """Whether the content matches its checksum; it is looked at once."""
         if not self.sound[row]:
-            if _checksum(self.keys[row], self.cut[row], self.tensors, start, end) != self.sums[row]:
-                raise DamagedError(
-                    f"{self.path} is damaged: content {row} of {len(self)} does not match its checksum. Encode again "
-                    "with FeatureStore(..., verify=True), or meq encode --verify, to replace what is damaged"
-                )
-            self.sound[row] = 1
-        return start, end
+            start, end = self.bounds[row], self.bounds[row + 1]
+            self.sound[row] = _checksum(self.keys[row], self.cut[row], self.tensors, start, end) == self.sums[row]
+        return bool(self.sound[row])
+
+    def _checked(self, row: int) -> tuple[int, int]:
+        if not self.is_sound(row):
+            raise DamagedError(
+                f"{self.path} is damaged: content {row} of {len(self)} does not match its checksum. Encode again "
+                "with FeatureStore(..., verify=True), or meq encode --verify, to replace what is damaged"
+            )
+        return self.bounds[row], self.bounds[row + 1]
 
     def _check_shapes(self, identity: Identity) -> None:
         """Whatever the header says, nothing outside of the tensors is ever read."""

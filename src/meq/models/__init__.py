@@ -4,7 +4,8 @@ from meq.models.anytime import Anytime
 from meq.models.base import FusionModel, Output
 from meq.models.baselines import Concat, CrossAttention, LowRankFusion, SelfAttention
 from meq.models.equilibrium import MutualEquilibrium
-from meq.models.joint import FeatureSum, SingleState
+from meq.models.joint import FeatureSum, SingleState, SingleVector
+from meq.models.quantise import quantise
 from meq.models.sides import Parts
 from meq.models.tree import EquilibriumTree
 
@@ -21,4 +22,6 @@ __all__ = [
     "Parts",
     "SelfAttention",
     "SingleState",
+    "SingleVector",
+    "quantise",
 ]

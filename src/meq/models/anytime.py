@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from meq.core.iteration import StopRule
-from meq.core.state import State
+from meq.core.state import NO_MASKS, Masks, State, take_rows
 from meq.models.heads import by_example, probabilities
 from meq.options import checked_options, nearest, real_number, whole_number, wrong_object
 
@@ -27,7 +27,7 @@ RULES = {
 }
 AGREEING = 3
 """How many answers in a row agree, unless told."""
-Answering = Callable[[State], tuple[Tensor, Tensor | None]]
+Answering = Callable[[State, Masks], tuple[Tensor, Tensor | None]]
 """A state's logits and, for answers per token, which tokens are real."""
 
 
@@ -86,9 +86,9 @@ class Anytime:
         threshold = self.threshold or 0.0  # agreement has none, and counts changes
         return score >= threshold if self.rule == "confidence" else score <= threshold
 
-    def reader(self, answering: Answering, head: str, choices: int = 1) -> StopRule:
+    def reader(self, answering: Answering, head: str, choices: int = 1, *, masks: Masks = NO_MASKS) -> StopRule:
         """The rule with a memory, for one solve. With head="choices" so many rows are the choices of one example."""
-        return RuleReader(self, answering, head, choices)
+        return RuleReader(self, answering, head, choices, dict(masks))
 
     def check_head(self, head: str | None) -> None:
         """An error if a model with this head, None for one without, cannot be read by this rule."""
@@ -134,8 +134,8 @@ def check_anytime(value: Any) -> Anytime | None:
 class RuleReader:
     """A rule along one solve: what each example answered before, and for how many steps it satisfied the rule."""
 
-    def __init__(self, how: Anytime, answering: Answering, head: str, choices: int = 1) -> None:
-        self.how, self.answering, self.head, self.choices = how, answering, head, choices
+    def __init__(self, how: Anytime, answering: Answering, head: str, choices: int, masks: Masks) -> None:
+        self.how, self.answering, self.head, self.choices, self.masks = how, answering, head, choices, masks
         self.by_residual = how.rule == "residual"
         self.before: Tensor | None = None
         self.in_a_row: Tensor | None = None
@@ -144,7 +144,7 @@ class RuleReader:
         if self.by_residual:
             score = largest_residual(seen, self.choices)
         else:
-            logits, real = self.answering(seen)
+            logits, real = self.answering(seen, self.masks)
             logits = answers_among(logits, self.head, self.choices)
             score = SCORES[self.how.rule](logits, self.before, self.head, real)
             self.before = logits
@@ -153,6 +153,17 @@ class RuleReader:
         self.in_a_row = torch.where(hit, row + 1, 0)
         found = (self.in_a_row >= self.how.hits) & (k >= self.how.least)
         return found.repeat_interleave(self.choices)
+
+    @property
+    def rows_leave(self) -> bool:
+        """The choices of one example are judged together, and may settle at different steps."""
+        return self.choices == 1
+
+    def rows(self, rows: Int[Tensor, " R"]) -> RuleReader:
+        """The same rule for some of the samples, with what it remembers of them."""
+        part = RuleReader(self.how, self.answering, self.head, self.choices, take_rows(self.masks, rows))
+        part.before, part.in_a_row = take_rows((self.before, self.in_a_row), rows)
+        return part
 
 
 # -- what the rules look at, per sample --------------------------------------------------------------------------------

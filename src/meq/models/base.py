@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from meq.core.operator import Operator
 from meq.core.solution import Solution
@@ -24,7 +26,11 @@ from meq.options import nearest, real_number, whole_number
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """What a model returns."""
+    """What a model returns: attributes, and as in transformers keys and places, `out["logits"]` and `out[0]`.
+
+    Keys and places leave out what is None or empty. They stand in the order of the fields below, and `to_tuple()`
+    unpacks in that order; iterating gives the keys, as a dictionary does.
+    """
 
     logits: Float[Tensor, "B C"] | Float[Tensor, "B N C"] | None
     """The head's answer; None for a model without classes. With head="tokens" one per token: those of the modalities
@@ -40,6 +46,48 @@ class Output:
     along: tuple[Tensor, ...] = ()
     """Logits of steps before the one that is read, in order, where training supervises several."""
 
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self._given())
+
+    def values(self) -> tuple[Any, ...]:
+        return tuple(self._given().values())
+
+    def items(self) -> tuple[tuple[str, Any], ...]:
+        return tuple(self._given().items())
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        return self.values()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._given().get(key, default)
+
+    def __getitem__(self, key: str | int | slice) -> Any:
+        if not isinstance(key, str):
+            return self.values()[key]
+        given = self._given()
+        if key in given:
+            return given[key]
+        if key in (each.name for each in fields(self)):
+            raise KeyError(f"this output has no {key!r}: it is None or empty. It has {', '.join(given)}")
+        raise KeyError(f"an output has no {key!r}: {nearest(key, given)}")
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._given()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._given())
+
+    def __len__(self) -> int:
+        return len(self._given())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def _given(self) -> dict[str, Any]:
+        """The fields that hold something, by name."""
+        held = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: x for name, x in held.items() if x is not None and not (isinstance(x, dict | tuple) and not x)}
+
     def __repr__(self) -> str:
         """Three lines: the answer, the states, how the iteration went."""
         logits = "none, the model was built with classes=None" if self.logits is None else _shape(self.logits)
@@ -48,6 +96,16 @@ class Output:
         went = "none, the model does not iterate" if self.solution is None else self.solution.in_a_line()
         shapes = ", ".join(f"{name} {_shape(x)}" for name, x in states.items())
         return f"logits: {logits}\n{kind}: {shapes}\niteration: {went}"
+
+
+def _flatten(output: Output) -> tuple[list[Any], None]:
+    return [getattr(output, each.name) for each in fields(output)], None
+
+
+# DistributedDataParallel(static_graph=True) finds tensors by this alone; without it no gradient is added up, in silence
+pytree.register_pytree_node(
+    Output, _flatten, lambda values, _: Output(*values), serialized_type_name="meq.models.base.Output"
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from meq.core.state import State, token_mask
+from meq.core.state import State, is_transformed, token_mask
 
 
 def attend(
@@ -73,6 +73,71 @@ def readable_keys(
     return keys | ~someone[:, None], someone
 
 
+def is_lean(x: Tensor) -> bool:
+    """May work on `x` write over what it has made itself? Where no gradient is taken, and nobody traces it."""
+    return not (torch.is_grad_enabled() or torch.compiler.is_compiling() or is_transformed(x))
+
+
+def is_own(made: Tensor, layer: nn.Module, given: Tensor) -> bool:
+    """May what a layer made of a tensor be written over? Not where it handed that on, or a hook may have kept it."""
+    heard = layer._forward_hooks or torch.nn.modules.module._global_forward_hooks
+    return made is not given and not heard and is_lean(made)
+
+
+class RealTokens:
+    """The real tokens of a batch one after the other, so that products with weights leave out the padding."""
+
+    def __init__(self, mask: Bool[Tensor, "B N"]) -> None:
+        self.shape = mask.shape
+        self.rows = mask.flatten().nonzero().squeeze(1)
+
+    def take(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "R D"]:
+        return x.flatten(0, 1).index_select(0, self.rows)
+
+    def spread(self, x: Float[Tensor, "R D"]) -> Float[Tensor, "B N D"]:
+        """Zeros where there is no token."""
+        whole = x.new_zeros(self.shape.numel(), x.shape[-1]).index_copy_(0, self.rows, x)
+        return whole.unflatten(0, self.shape)
+
+    def of_samples(self, values: Tensor) -> Tensor:
+        """Values per sample (B), to broadcast over tokens that were taken."""
+        return values[self.rows // self.shape[1], None]
+
+
+class AllTokens:
+    """Tokens where they are: nothing is left out."""
+
+    def take(self, x: Tensor) -> Tensor:
+        return x
+
+    def spread(self, x: Tensor) -> Tensor:
+        return x
+
+    def of_samples(self, values: Tensor) -> Tensor:
+        return values[:, None, None]
+
+
+ALL_TOKENS = AllTokens()
+COPIES = 12
+"""Copying a token that stays, here and there in a step, costs about as much as so many columns of its products."""
+CALLS = 2**18
+"""And the calls for it as much as so many weights of one product with a token."""
+
+
+def real_tokens(x: Float[Tensor, "B *N D"], mask: Bool[Tensor, "B N"] | None) -> RealTokens | AllTokens:
+    """The real tokens, where leaving out the others pays; an accelerator is not asked, which would make it wait."""
+    if mask is None or mask.device.type != "cpu" or mask.ndim != 2 or not is_lean(x):
+        return ALL_TOKENS
+    found, dim = RealTokens(mask), x.shape[-1]
+    stay = len(found.rows)
+    saved = (mask.numel() - stay) * dim
+    return found if saved >= COPIES * stay and saved * dim >= CALLS else ALL_TOKENS
+
+
+AT_ONCE = 256
+"""Tokens that a feed-forward widens at once without gradients: products lose nothing, and the wide ones stay few."""
+
+
 class FeedForward(nn.Module):
     """x + W2 gelu(W1 LN(x))"""
 
@@ -83,8 +148,20 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*B D"], keep: Float[Tensor, "*#B D"] | None = None) -> Float[Tensor, "*B D"]:
         """`keep` is a dropout mask for the branch, already scaled."""
-        branch = self.narrow(F.gelu(self.widen(self.norm(x))))
+        if keep is None and is_lean(x) and x.shape[:-1].numel() >= 2 * AT_ONCE:
+            made = x.new_empty(x.shape)
+            for rows, into in zip(x.flatten(0, -2).split(AT_ONCE), made.flatten(0, -2).split(AT_ONCE), strict=True):
+                torch.add(rows, self._branch(rows), out=into)
+            return made
+        branch = self._branch(x)
         return x + (branch if keep is None else branch * keep)
+
+    def _branch(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        normed = self.norm(x)
+        wide = self.widen(normed)
+        own = is_own(wide, self.widen, normed)
+        del normed  # so that a product holds no more than it reads and makes
+        return self.narrow(torch.ops.aten.gelu_(wide) if own else F.gelu(wide))
 
 
 class MLP(nn.Sequential):
@@ -109,7 +186,9 @@ class SoftGate(nn.Module):
 
     def openness(self, from_state: Float[Tensor, "*B D"], proposal: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         """g, between the floor and 1; `from_state` is the half of W [n; u] that reads n, bias included."""
-        opened = torch.sigmoid(from_state + self.read_proposal(proposal))
+        read = self.read_proposal(proposal)
+        own = is_own(read, self.read_proposal, proposal)
+        opened = read.add_(from_state).sigmoid_() if own else torch.sigmoid(from_state + read)
         return opened if self.floor == 0 else self.floor + (1 - self.floor) * opened
 
     def forward(

@@ -13,9 +13,9 @@ from meq.core.iteration import TOLERANCE
 from meq.core.solvers import Solver
 from meq.core.state import State
 from meq.models.admit import Features, TokenMasks
-from meq.models.blocks import keep_masks, readable_keys
+from meq.models.blocks import is_lean, keep_masks, readable_keys, real_tokens
 from meq.models.iterated import Context, IteratedModel, PreparedOperator
-from meq.models.sides import SIDES, Design, Parts, Side
+from meq.models.sides import SIDES, Design, Parts, Side, Slots, SlotsWhenAsked, has_parts
 from meq.options import checked_options, nearest
 
 
@@ -77,7 +77,20 @@ class Coupling(PreparedOperator):
         return dict(inputs["injection"])
 
     def forward(self, state: State, inputs: Context) -> State:
+        if is_lean(next(iter(state.values()))) and all(has_parts(side.project) for side in self.sides.values()):
+            return self._lean(state, inputs)
         normed, slots = self._project(state)
+        return {name: side(state, normed, slots, inputs) for name, side in self.sides.items()}
+
+    def _lean(self, state: State, inputs: Context) -> State:
+        """The same without gradients: padding is left out of the products, and no more is held than a side needs."""
+        tokens, normed, slots = {}, {}, {}
+        for name, side in self.sides.items():
+            mask = inputs["masks"].get(name) if side.leaves_padding and not inputs["keep"] else None
+            tokens[name] = real_tokens(state[name], mask)
+            normed[name] = side.norm(tokens[name].take(state[name]))
+            slots[name] = SlotsWhenAsked(side, normed[name], tokens[name], readers=len(self.sides) - 1)
+        inputs = {**inputs, "tokens": tokens}
         return {name: side(state, normed, slots, inputs) for name, side in self.sides.items()}
 
     def openness(self, state: State, inputs: Context) -> State:
@@ -93,7 +106,7 @@ class Coupling(PreparedOperator):
         _, slots = self._project(state)
         return {name: side.attention(slots, inputs) for name, side in self.sides.items()}
 
-    def _project(self, state: State) -> tuple[State, dict[str, dict[str, Tensor]]]:
+    def _project(self, state: State) -> tuple[State, Slots]:
         """One LayerNorm and one matrix product per state serve all that reads it, here and on the other sides."""
         normed = {name: self.sides[name].norm(z) for name, z in state.items()}
         return normed, {name: self.sides[name].project_slots(n) for name, n in normed.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from torch.export import Dim, ExportedProgram
 from meq.core.operator import held_still
 from meq.models.base import FusionModel
 from meq.models.blocks import SpatialMixer
+from meq.models.quantise import LEAST_WEIGHTS
+from meq.options import whole_number
 from meq.records import sync
 
 DynamicShape = dict[int, Dim]
@@ -51,6 +54,11 @@ def export(
     state from there on, as it does in eager mode: the answers are the same, only the time saved by stopping early is
     lost. Checks of values (NaN, a sample without any modality) are left out. A stopping rule is not exported.
     """
+    if model.int8 is not None:
+        raise ValueError(
+            "an int8 model is made for this library's own arithmetic and is not exported: export the float model that "
+            "it was made of, to ONNX with `int8=True`"
+        )
     if getattr(model, "anytime", None) is not None:
         raise ValueError(
             "a graph takes the same steps for every sample, and cannot follow `model.anytime`: set it to None, and "
@@ -75,21 +83,31 @@ def export_onnx(
     path: str | Path,
     features: Mapping[str, Tensor],
     masks: Mapping[str, Tensor] | None = None,
+    *,
+    int8: bool = False,
+    least_weights: int = LEAST_WEIGHTS,
 ) -> Path:
     """Write what `export` gives as one ONNX file, weights included; needs `pip install 'meq[onnx]'`.
 
-    Inputs and outputs carry the names of `export`. The file appears whole or not at all.
+    Inputs and outputs carry the names of `export`. The file appears whole or not at all. With `int8`, products with at
+    least `least_weights` weights are int8, by onnxruntime's dynamic quantisation. It rounds what goes in by the largest
+    number of the whole batch, where `meq.quantise` does it token by token: an answer may change with the company it is
+    computed in. On x86 without VNNI, large sums may be cut off.
     """
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
+
+        if int8:
+            import onnxruntime  # noqa: F401
     except ImportError as error:
         raise ImportError(f"export_onnx needs the package {error.name}: pip install 'meq[onnx]'") from error
-    return write_onnx(export(model, features, masks), Path(path))
+    program = export(model, features, masks)
+    return write_onnx(program, Path(path), least_int8=whole_number("least_weights", least_weights) if int8 else None)
 
 
-def write_onnx(program: ExportedProgram, path: Path) -> Path:
-    """The second half of `export_onnx`, for a program of `export`."""
+def write_onnx(program: ExportedProgram, path: Path, *, least_int8: int | None = None) -> Path:
+    """The second half of `export_onnx`, for a program of `export`; int8 from so many weights on, if that is given."""
     assert program.example_inputs is not None
     (example,), _ = program.example_inputs
     with torch.no_grad():
@@ -105,10 +123,42 @@ def write_onnx(program: ExportedProgram, path: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".exporting-") as staging:
         file = Path(staging) / path.name
         converted.save(file, external_data=False)
+        if least_int8 is not None:
+            file = _quantised(file, least_int8)
         sync(file)
         os.replace(file, path)
         sync(path.parent)
     return path
+
+
+def _quantised(file: Path, least_weights: int) -> Path:
+    """A file beside this one in which large products with constant weights are int8."""
+    import onnx
+    import onnxruntime
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    settled = file.with_name(
+        "settled.onnx"
+    )  # weights are transposed now, or the quantiser would not take them for such
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(settled)
+    onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    model = onnx.load(settled)
+    sizes = {weights.name: math.prod(weights.dims) for weights in model.graph.initializer}
+    products = [node for node in model.graph.node if node.op_type in ("MatMul", "Gemm")]
+    large = [node.name for node in products if sizes.get(node.input[1], 0) >= least_weights]
+    if not large:
+        raise ValueError(
+            f"int8 would not make this graph faster: no product in it has {least_weights:,} weights or more. Leave out "
+            "`int8`, or give a smaller `least_weights`"
+        )
+    del model.graph.value_info[:]  # shapes that torch wrote, of pieces that shape inference sees as a whole
+    onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})  # as was done above
+    made = file.with_name("int8.onnx")
+    # unsigned weights: with signed ones, pairs of products are summed in 16 bits on CPUs without VNNI, and overflow
+    quantize_dynamic(model, made, nodes_to_quantize=large, weight_type=QuantType.QUInt8, per_channel=True)
+    return made
 
 
 def _free_axes(model: FusionModel, tensors: dict[str, Tensor]) -> dict[str, DynamicShape]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors import SafetensorError, safe_open
 
+from meq.models.quantise import empty_layer, read_least_weights, with_int8_layers
 from meq.options import nearest
 from meq.records import JsonError, parse_json
 
@@ -21,6 +22,7 @@ LARGEST_CONFIG = 1 << 20
 """Bytes: a config names a few dozen options."""
 SHOWN = 3
 """How many tensors that do not fit are named."""
+INT8 = "I8"
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -78,19 +80,21 @@ def built_for(
     _check_config(config, _options_of(kind), header)
 
     def build() -> Any:
-        return kind(**{**kind.from_options(config["options"]), **changes})
+        model, least = kind(**{**kind.from_options(config["options"]), **changes}), read_least_weights(config)
+        return model if least is None else with_int8_layers(model, least, empty_layer)
 
     with torch.device("meta"):
         try:
-            shapes = {name: tuple(x.shape) for name, x in build().state_dict().items()}
+            tensors = build().state_dict()
         except (TypeError, ValueError, RuntimeError, ArithmeticError, AttributeError, LookupError) as error:
             if changes:  # of the caller's making as likely as of the file's
                 raise
             raise ValueError(f"{config['file']}: {error!s:.300}") from error
     changed = f", with {', '.join(changes)} as given now," if changes else ""
-    _check_shapes(shapes, config["file"] + changed, header)
+    _check_shapes({name: tuple(x.shape) for name, x in tensors.items()}, config["file"] + changed, header)
+    _check_integers({name for name, x in tensors.items() if x.dtype == torch.int8}, config["file"], header)
     # in the dtype it was saved in, where the weights share one: a model in double precision is not rounded
-    found = {tensor.dtype for tensor in header.tensors.values()}
+    found = {tensor.dtype for tensor in header.tensors.values()} - {INT8}
     dtype = DTYPES.get(found.pop()) if len(found) == 1 else None
     return build if dtype is None else lambda: build().to(dtype)
 
@@ -139,3 +143,13 @@ def _check_shapes(shapes: Mapping[str, tuple[int, ...]], config: str, header: He
     if wrong:
         more = f"; and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise ValueError(f"the options in {config} do not fit {header.file}: {'; '.join(wrong[:SHOWN])}{more}")
+
+
+def _check_integers(int8: set[str], config: str, header: Header) -> None:
+    """Loading would turn floats into integers, or integers into floats, without a word."""
+    for name, tensor in header.tensors.items():
+        if (tensor.dtype == INT8) != (name in int8):
+            wanted = "int8" if name in int8 else "floating-point"
+            raise ValueError(
+                f"{header.file}: {name} must be {wanted} numbers by {config}, and is stored as {tensor.dtype}"
+            )

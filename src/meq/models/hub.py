@@ -25,6 +25,7 @@ from torch import nn
 from meq.core.backward import Backward
 from meq.core.solvers import Solver
 from meq.models.fitting import built_for, read_config, read_header
+from meq.models.quantise import CONFIG_KEY
 from meq.records import sync
 from meq.version import __version__
 
@@ -44,6 +45,9 @@ class Saveable(nn.Module, ModelHubMixin, library_name="meq", license="apache-2.0
     The mixin records the constructor's arguments; the config wraps them with the class name and the version. Loading
     through a base class returns whatever class was saved.
     """
+
+    int8: int | None = None
+    """Of a model that `meq.quantise` made: the least number of weights that an int8 layer has; None for a float one."""
 
     def save_pretrained(
         self,
@@ -114,7 +118,8 @@ class Saveable(nn.Module, ModelHubMixin, library_name="meq", license="apache-2.0
     def to_config(self) -> dict[str, Any]:
         """Class name, version and options: all that loading needs besides the weights."""
         options = dict(self._hub_mixin_config or {})  # type: ignore[arg-type]
-        return {"model": type(self).__name__, "meq_version": __version__, "options": options}
+        config = {"model": type(self).__name__, "meq_version": __version__, "options": options}
+        return config if self.int8 is None else {**config, CONFIG_KEY: {"least_weights": self.int8}}
 
     def run_by_config(self, config: Mapping[str, Any]) -> None:
         """Set what a config says besides the options of the constructor; here, nothing."""

@@ -25,6 +25,7 @@ from meq.core.state import State, per_sample
 from meq.models.admit import Features, TokenMasks
 from meq.models.anytime import Anytime, check_anytime
 from meq.models.base import FusedState, FusionModel
+from meq.models.blocks import AllTokens, RealTokens
 from meq.models.plan import DepthPlan, solve_planned
 from meq.options import letters_apart, nearest, real_number, tolerance, whole_number
 
@@ -57,10 +58,15 @@ class Context(_Context, total=False):
     """By state: which samples have another modality to read; None where all have."""
     lengths: dict[str, int]
     """How many tokens each modality has in one joint state."""
+    tokens: dict[str, RealTokens | AllTokens]
+    """By state: the tokens that one step works on, where padding is left out of it. Made anew at every step, since
+    samples leave the batch."""
 
 
 class PreparedOperator(Operator):
     """A map whose inputs are a `Context`, made once per solve from a batch's features."""
+
+    rows_leave = True
 
     @abstractmethod
     def prepare(self, features: Features, masks: TokenMasks, seeds: Tensor | None) -> Context:
@@ -302,7 +308,7 @@ class IteratedModel(FusionModel):
         return DisturbedOperator(coupling, self.disturbance, seeds)
 
     def _stop_when(self, rule: Anytime, masks: Mapping[str, Tensor]) -> StopRule:
-        return rule.reader(partial(self.read_answers, masks=masks), self.head_kind, CHOICES.get())
+        return rule.reader(self.read_answers, self.head_kind, CHOICES.get(), masks=masks)
 
     @contextmanager
     def _among(self, choices: int) -> Iterator[None]:

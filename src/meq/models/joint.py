@@ -1,9 +1,10 @@
-"""SingleState and FeatureSum: equilibria that replace only the state layout, one joint state for coupled ones."""
+"""SingleState, SingleVector and FeatureSum: equilibria that replace only the state layout, by one joint state."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from meq.models.admit import Features, TokenMasks
 from meq.models.blocks import Injection, PooledInjection, or_stand_in, readable_keys
 from meq.models.equilibrium import draw_keep_masks
 from meq.models.iterated import Context, IteratedModel, PreparedOperator
-from meq.models.sides import AttentionSide, Design, Parts, Side, VectorSide
+from meq.models.sides import AttentionSide, Design, Parts, Side, Slots, VectorSide
 from meq.options import checked_options
 
 JOINT = "joint"
@@ -77,7 +78,7 @@ class JointCoupling(PreparedOperator):
     @abstractmethod
     def split(self, joint: Tensor, inputs: Context) -> State: ...
 
-    def _project(self, joint: State) -> tuple[State, dict[str, dict[str, Tensor]]]:
+    def _project(self, joint: State) -> tuple[State, Slots]:
         normed = self.side.norm(joint[JOINT])
         return {JOINT: normed}, {JOINT: self.side.project_slots(normed)}
 
@@ -104,6 +105,29 @@ class JointTokens(JointCoupling):
         return dict(zip(lengths, joint.split(list(lengths.values()), dim=1), strict=True))
 
 
+class JointVectors(JointCoupling):
+    """The modalities' vectors side by side in one state that an MLP reads whole; handed out per modality."""
+
+    def __init__(self, widths: Mapping[str, int], design: Design) -> None:
+        whole = replace(design, dim=len(widths) * design.dim)
+        super().__init__(VectorSide(JOINT, whole.dim, [JOINT], whole, Parts(inject=nn.Identity())), whole)
+        self.inject = nn.ModuleDict({name: PooledInjection(width, design.dim) for name, width in widths.items()})
+        self.stand_ins = nn.ParameterDict({name: nn.Parameter(torch.zeros(design.dim)) for name in widths})
+
+    def enter(self, features: Features, masks: TokenMasks) -> Tensor:
+        return torch.cat(_vectors(self.inject, self.stand_ins, features, masks), dim=-1)
+
+    def state_masks(self, masks: TokenMasks) -> dict[str, Tensor]:
+        return {name: mask.any(1) for name, mask in masks.items()}
+
+    def join(self, state: State) -> Tensor:
+        return torch.cat(list(state.values()), dim=-1)
+
+    def split(self, joint: Tensor, inputs: Context) -> State:
+        names = list(inputs["lengths"])
+        return dict(zip(names, joint.chunk(len(names), dim=-1), strict=True))
+
+
 class JointVector(JointCoupling):
     """One vector that starts from the sum of the modalities' pooled features."""
 
@@ -113,11 +137,7 @@ class JointVector(JointCoupling):
         self.stand_ins = nn.ParameterDict({name: nn.Parameter(torch.zeros(design.dim)) for name in widths})
 
     def enter(self, features: Features, masks: TokenMasks) -> Tensor:
-        terms = [
-            or_stand_in(self.inject[name](x, masks.get(name)), masks.get(name), self.stand_ins[name])
-            for name, x in features.items()
-        ]
-        return torch.stack(terms).sum(0)
+        return torch.stack(_vectors(self.inject, self.stand_ins, features, masks)).sum(0)
 
     def state_masks(self, masks: TokenMasks) -> dict[str, Tensor]:
         return {}
@@ -129,10 +149,17 @@ class JointVector(JointCoupling):
         return {JOINT: joint}
 
 
-class _JointModel(IteratedModel):
-    """The constructor that both layouts share; see `MutualEquilibrium` for the options."""
+def _vectors(inject: nn.ModuleDict, stand_ins: nn.ParameterDict, features: Features, masks: TokenMasks) -> list[Tensor]:
+    """f(x) of each modality, or its stand-in where it is absent."""
+    return [
+        or_stand_in(inject[name](x, masks.get(name)), masks.get(name), stand_ins[name]) for name, x in features.items()
+    ]
 
-    layout: type[JointTokens] | type[JointVector]
+
+class _JointModel(IteratedModel):
+    """The constructor that all layouts share; see `MutualEquilibrium` for the options."""
+
+    layout: type[JointTokens] | type[JointVectors] | type[JointVector]
 
     def __init__(
         self,
@@ -162,6 +189,7 @@ class _JointModel(IteratedModel):
             dim=dim,
             heads=heads,
             hidden=4 * dim if hidden is None else hidden,
+            mixer="attention" if self.has_token_states else "mlp",
             gate=gate,
             gate_floor=gate_floor,
             cross=False,
@@ -176,6 +204,17 @@ class SingleState(_JointModel):
     """One joint token-level state: the same template, iteration and readout, without states of their own."""
 
     layout = JointTokens
+
+
+@checked_options
+class SingleVector(_JointModel):
+    """One joint vector, the modalities' side by side (`dim` each) and mixed by one MLP: the vector form's single state.
+
+    What mixer="mlp" is to `MutualEquilibrium`, this is to `SingleState`.
+    """
+
+    layout = JointVectors
+    has_token_states = False
 
 
 @checked_options

@@ -5,23 +5,30 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from meq.core.state import State
 from meq.models.blocks import (
+    ALL_TOKENS,
     MLP,
+    AllTokens,
     DecayingCarry,
     FeedForward,
     Injection,
     PooledInjection,
+    RealTokens,
     SoftGate,
     SpatialMixer,
     attend,
     attention_weights,
     check_heads,
+    is_lean,
     or_stand_in,
 )
 from meq.models.iterated import Context
@@ -29,8 +36,21 @@ from meq.options import real_number, switch, whole_number
 
 DECAY = "decay"
 """The gate that is a `DecayingCarry`."""
-Slots = dict[str, dict[str, Tensor]]
+
+
+@runtime_checkable
+class Pieces(Protocol):
+    """What is read of the pieces of a projection: a dict of them, or `SlotsWhenAsked`."""
+
+    def __getitem__(self, slot: str, /) -> Tensor: ...
+
+    def get(self, slot: str, default: Tensor, /) -> Tensor: ...
+
+
+Slots = Mapping[str, Pieces]
 """Per modality, the pieces of its one fused projection by name."""
+SHOWN = ("shown_key", "shown_value")
+"""What the other sides read of a state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,16 +125,22 @@ class Side(nn.Module):
         self.slots = tuple(slots) if soft is None else (*slots, "gate")
         self.project = nn.Linear(dim, len(self.slots) * dim) if self.slots else None
 
+    leaves_padding = False
+    """Can it work on the real tokens alone?"""
+
     def project_slots(self, normed: Tensor) -> dict[str, Tensor]:
         if self.project is None:
             return {}
         return dict(zip(self.slots, self.project(normed).chunk(len(self.slots), dim=-1), strict=True))
 
     def forward(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
+        """F at a state; where the context says that padding is left out, `normed` and the gate's slot have none."""
+        tokens = context.get("tokens", {}).get(self.name, ALL_TOKENS)
         proposal = self.settle(self.propose(state, normed, slots, context))
         if self.gate is None:
-            return proposal
-        return self.gate(state[self.name], slots[self.name].get("gate", proposal), proposal)
+            return tokens.spread(proposal)
+        z = tokens.take(state[self.name])
+        return tokens.spread(self.gate(z, slots[self.name].get("gate", proposal), proposal))
 
     def openness(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
         assert self.gate is not None
@@ -141,6 +167,35 @@ class Side(nn.Module):
 
     def check(self, lengths: Mapping[str, int]) -> None:
         """Raise an error for token counts that this side cannot take."""
+
+
+class SlotsWhenAsked:
+    """The pieces of one state's projection, each made when it is asked for, and not kept: the memory of one of them.
+
+    Only where no gradient is taken. What several sides read is kept from the first to the last of them. No `Mapping`,
+    whose items somebody might walk through: to ask is to compute.
+    """
+
+    def __init__(self, side: Side, normed: Tensor, tokens: RealTokens | AllTokens, readers: int) -> None:
+        self.side, self.normed, self.tokens = side, normed, tokens
+        self.left = dict.fromkeys(SHOWN, readers)
+        self.kept: dict[str, Tensor] = {}
+
+    def __getitem__(self, slot: str) -> Tensor:
+        made = self.kept.pop(slot) if slot in self.kept else self._make(slot)
+        self.left[slot] = self.left.get(slot, 1) - 1
+        if self.left[slot] > 0:
+            self.kept[slot] = made
+        return made
+
+    def _make(self, slot: str) -> Tensor:
+        project, first = self.side.project, self.side.slots.index(slot) * self.normed.shape[-1]
+        assert project is not None
+        made = part_of(project, first, first + self.normed.shape[-1])(self.normed)
+        return made if slot == "gate" else self.tokens.spread(made)  # attention wants every sample's own
+
+    def get(self, slot: str, default: Tensor) -> Tensor:
+        return self[slot] if slot in self.side.slots else default
 
 
 class AttentionSide(Side):
@@ -174,23 +229,31 @@ class AttentionSide(Side):
             self.cross_feed = FeedForward(design.dim, design.hidden)
             self.dropout_sites = (*self.dropout_sites, "cross_attention", "cross_feed")
 
+    @property
+    def leaves_padding(self) -> bool:  # type: ignore[override]
+        return self.own_part is None and self.cross_part is None
+
     def propose(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
-        injection = context["injection"][self.name]
+        tokens = context.get("tokens", {}).get(self.name, ALL_TOKENS)
         if self.balance is None:
             only = self.own if self.uses_own else self.cross
-            return only(state, normed, slots, context) + injection
+            return only(state, normed, slots, context) + tokens.take(context["injection"][self.name])
         own, cross = self.own(state, normed, slots, context), self.cross(state, normed, slots, context)
-        return cross + torch.sigmoid(self.balance) * (own - cross) + injection
+        share = torch.sigmoid(self.balance)
+        if is_lean(cross):  # the same sums
+            return (own - cross).mul_(share).add_(cross).add_(tokens.take(context["injection"][self.name]))
+        return cross + share * (own - cross) + tokens.take(context["injection"][self.name])
 
     def own(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
         """S(z): p = z + Attn(n), then p + FFN(LN p)."""
         z, mask = state[self.name], context["own_keys"][self.name]
         if self.own_part is not None:
             return self.own_part(z, mask)
-        query, key, value = (slots[self.name][slot] for slot in self.own_slots)
-        term = self.own_output(attend(query, key, value, heads=self.heads, mask=mask))
+        tokens = context.get("tokens", {}).get(self.name, ALL_TOKENS)
+        read = tokens.take(attend(*(slots[self.name][slot] for slot in self.own_slots), heads=self.heads, mask=mask))
         keep = context["keep"].get(self.name, {})
-        return self.own_feed(z + _kept(term, keep.get("own_attention")), keep.get("own_feed"))
+        read = tokens.take(z) + _kept(self.own_output(read), keep.get("own_attention"))
+        return self.own_feed(read, keep.get("own_feed"))
 
     def cross(self, state: State, normed: State, slots: Slots, context: Context) -> Tensor:
         """M(z, others): q = z + CrossAttn(n, n_others), then q + FFN(LN q)."""
@@ -198,14 +261,15 @@ class AttentionSide(Side):
         if self.cross_part is not None:
             read = self.cross_part(z, _concatenated([state[other] for other in self.others]), mask)
             return read if someone is None else torch.where(someone[:, None, None], read, z)
-        key, value = (
-            _concatenated([slots[other][slot] for other in self.others]) for slot in ("shown_key", "shown_value")
-        )
-        term = self.cross_output(attend(slots[self.name]["cross_query"], key, value, heads=self.heads, mask=mask))
+        tokens = context.get("tokens", {}).get(self.name, ALL_TOKENS)
+        shown = (_concatenated([slots[other][slot] for other in self.others]) for slot in SHOWN)
+        read = tokens.take(attend(slots[self.name]["cross_query"], *shown, heads=self.heads, mask=mask))
+        read = self.cross_output(read)
         if someone is not None:  # without another modality, the residual path alone
-            term = torch.where(someone[:, None, None], term, 0)
+            read = torch.where(tokens.of_samples(someone), read, 0)
         keep = context["keep"].get(self.name, {})
-        return self.cross_feed(z + _kept(term, keep.get("cross_attention")), keep.get("cross_feed"))
+        read = tokens.take(z) + _kept(read, keep.get("cross_attention"))  # one name for all: none is held longer
+        return self.cross_feed(read, keep.get("cross_feed"))
 
     def attention(self, slots: Slots, context: Context) -> dict[str, Tensor]:
         if self.own_part is not None or self.cross_part is not None:
@@ -235,6 +299,7 @@ class SpatialSide(AttentionSide):
 
     mixing = "a gMLP"
     cross_slots = ()
+    leaves_padding = False
 
     def build_cross(self, design: Design) -> None:
         if self.cross_part is not None:
@@ -298,6 +363,20 @@ SIDES: Mapping[str, Callable[[str, int, Sequence[str], Design, Parts], Side]] = 
     "gmlp": SpatialSide,
     "mlp": VectorSide,
 }
+
+
+def part_of(linear: nn.Module, first: int, last: int) -> Callable[[Tensor], Tensor]:
+    """The outputs `first` to `last` of a linear layer alone."""
+    if isinstance(linear, nn.Linear):
+        bias = None if linear.bias is None else linear.bias[first:last]
+        return partial(F.linear, weight=linear.weight[first:last], bias=bias)
+    return linear.part(first, last)  # type: ignore[operator]
+
+
+def has_parts(linear: nn.Module | None) -> bool:
+    """May it be called piece by piece? Not where somebody listens to its calls, or has put another layer around it."""
+    plain = type(linear) is nn.Linear or hasattr(linear, "part")
+    return linear is not None and plain and not (linear._forward_hooks or linear._forward_pre_hooks)
 
 
 def _kept(term: Tensor, keep: Tensor | None) -> Tensor:

@@ -1,6 +1,6 @@
 """What is minimised: the task's loss, and penalties on the map at the state that was read."""
 
-from meq.objectives.objective import Loss, Objective
+from meq.objectives.objective import Loss, Objective, mean_loss
 from meq.objectives.penalties import (
     PENALTIES,
     CrossFloor,
@@ -23,6 +23,7 @@ __all__ = [
     "Penalty",
     "PenaltyValues",
     "ResidualCorrection",
+    "mean_loss",
     "register_penalty",
     "task_loss",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,28 @@ def task_loss(kind: str) -> TaskLoss:
     if kind not in TASKS:
         raise ValueError(f"there is no task {kind!r}: {nearest(kind, TASKS)}")
     return TASKS[kind]
+
+
+def shaped_loss(kind: str, *, weights: Sequence[float] = (), smoothing: float = 0.0) -> TaskLoss:
+    """The loss for one kind of head, with a weight per label and with smoothed labels; an error where it has neither.
+
+    A weight multiplies the loss of the samples, or tokens, of that class; of several labels, the part of a sample that
+    has the label.
+    """
+    plain = task_loss(kind)
+    if not weights and not smoothing:
+        return plain
+    check_shaping(kind, weighted=bool(weights), smoothed=bool(smoothing))
+    return partial(SHAPED[kind], weights=tuple(weights), smoothing=smoothing)
+
+
+def check_shaping(kind: str, *, weighted: bool, smoothed: bool) -> None:
+    """An error for a kind of answer whose loss has no weights of classes, or no labels to smooth."""
+    if weighted and kind not in WEIGHTED:
+        why = "an answer is one of the choices of its own example" if kind == "choices" else "there are no classes"
+        raise ValueError(f"class_weight has no meaning for the task {kind!r}, where {why}: leave it out")
+    if smoothed and kind not in SHAPED:
+        raise ValueError(f"label_smoothing has no meaning for the task {kind!r}, which has no labels: leave it out")
 
 
 def cross_entropy(logits: Float[Tensor, "B C"], target: Tensor) -> Float[Tensor, " B"]:
@@ -83,6 +106,53 @@ TASKS: Mapping[str, TaskLoss] = {
     "tokens": token_cross_entropy,
     "score": smooth_l1,
     "ordinal": ordinal_nll,
+}
+
+
+# -- weights of classes, smoothed labels -------------------------------------------------------------------------------
+
+
+def _shaped_classes(
+    logits: Tensor, target: Tensor, *, weights: Sequence[float], smoothing: float, logs: bool = False
+) -> Float[Tensor, " B"]:
+    """-w_y ((1 - e) log p_y + e mean_c log p_c); `logs`: the logits are log-probabilities already."""
+    target = _check_classes(logits, target)
+    return _shaped(_precise(logits) if logs else F.log_softmax(_precise(logits), 1), target, weights, smoothing)
+
+
+def _shaped_tokens(logits: Tensor, target: Tensor, *, weights: Sequence[float], smoothing: float) -> Tensor:
+    """The mean over a sample's asked tokens, each weighted by its class."""
+    token_cross_entropy(logits.detach(), target)  # its checks
+    asked, log = target >= 0, F.log_softmax(_precise(logits), -1)
+    losses = _shaped(log.flatten(0, 1), target.long().clamp(min=0).flatten(), weights, smoothing).reshape(asked.shape)
+    return (losses * asked).sum(1) / asked.sum(1).clamp(min=1)
+
+
+def _shaped_labels(logits: Tensor, target: Tensor, *, weights: Sequence[float], smoothing: float) -> Tensor:
+    """-sum_c (w_c t_c log s_c + (1 - t_c) log(1 - s_c)), with t moved towards 1/2 by the smoothing."""
+    binary_cross_entropy(logits.detach(), target)  # its checks
+    logits = _precise(logits)
+    soft = target.to(logits) * (1 - smoothing) + smoothing / 2
+    present = torch.tensor(weights or [1.0] * logits.shape[1], dtype=logits.dtype, device=logits.device)
+    return F.binary_cross_entropy_with_logits(logits, soft, reduction="none", pos_weight=present).sum(1)
+
+
+def _shaped(log: Tensor, target: Tensor, weights: Sequence[float], smoothing: float) -> Tensor:
+    chosen = -log.gather(1, target[:, None])[:, 0]
+    if smoothing:  # an impossible choice, whose logarithm is minus infinity, has no share
+        real = log.isfinite()
+        spread = -log.masked_fill(~real, 0.0).sum(1) / real.sum(1).clamp(min=1)
+        chosen = (1 - smoothing) * chosen + smoothing * spread
+    return chosen * torch.tensor(weights, dtype=log.dtype, device=log.device)[target] if weights else chosen
+
+
+WEIGHTED = ("classes", "ordinal", "tokens", "labels")
+SHAPED: Mapping[str, Callable[..., Tensor]] = {
+    "classes": _shaped_classes,
+    "choices": _shaped_classes,
+    "ordinal": partial(_shaped_classes, logs=True),
+    "tokens": _shaped_tokens,
+    "labels": _shaped_labels,
 }
 
 

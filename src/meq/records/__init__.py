@@ -18,6 +18,7 @@ from meq.records.files import (
     sync,
     write_bytes,
 )
+from meq.records.places import check_file, check_folder
 from meq.records.seal import (
     SEAL,
     SealedFile,
@@ -57,6 +58,8 @@ __all__ = [
     "NoSpaceError",
     "SealedFile",
     "alone",
+    "check_file",
+    "check_folder",
     "check_seal",
     "dumps",
     "free_bytes",

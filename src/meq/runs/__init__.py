@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from meq.lazy import make_lazy
 
 if TYPE_CHECKING:
+    from meq.runs.answers import Answer, Answers
     from meq.runs.evaluate import Evaluation
-    from meq.runs.load import TrainedRun, load_run
-    from meq.runs.predict import Answer, Answers
+    from meq.runs.load import Run, TrainedRun, load_run
     from meq.runs.train_on import train_on
 else:
     make_lazy(__name__)
 
-__all__ = ["Answer", "Answers", "Evaluation", "TrainedRun", "load_run", "train_on"]
+__all__ = ["Answer", "Answers", "Evaluation", "Run", "TrainedRun", "load_run", "train_on"]

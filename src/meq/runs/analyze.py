@@ -34,6 +34,7 @@ from meq.models.iterated import IteratedModel
 from meq.records import SCHEMA, alone, read_cached, write_sealed
 from meq.runs.load import TrainedRun
 from meq.runs.own_data import ReadOptions, chosen_split, run_data, study_above
+from meq.showing import Tabular
 from meq.studies.study import STUDY, StudyError
 from meq.studies.verify import MANIFEST, read_manifest, sealed, write_manifest
 from meq.training.predictions import answer_batch, batched, labelled, without_targets
@@ -161,7 +162,7 @@ def _radius_line(what: str, values: Complex[Tensor, "B E"]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RunAnalysis:
+class RunAnalysis(Tabular):
     """What `analysis.json` holds."""
 
     schema: int = SCHEMA
@@ -171,8 +172,22 @@ class RunAnalysis:
     maps: Faithfulness | None = None
     """None for multiple choice and for single tokens, where there is no order of tokens to test."""
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The samples along the steps: one row per step that was looked at."""
+        walked = self.trajectory
+        scores = () if walked.metric is None else ((walked.metric_name or "score", walked.metric),)
+        columns = {**dict(scores), "confidence": walked.confidence, "flips": walked.flips}
+        columns |= {f"residual({name})": values for name, values in walked.residuals.items()}
+        return [
+            {"step": step, "read": step == walked.read, **{name: values[at] for name, values in columns.items()}}
+            for at, step in enumerate(walked.steps)
+        ]
+
+    def remarks(self) -> list[str]:
+        return [f"{self.origin.data}, split {self.origin.split}", "", str(self.diagnosis)]
+
     def __str__(self) -> str:
-        parts = [f"{self.origin.data}, split {self.origin.split}", "", str(self.diagnosis), "", self.trajectory.page]
+        parts = [*self.remarks(), "", self.trajectory.page]
         return "\n".join([*parts, *(["", self.maps.words] if self.maps is not None else [])])
 
 
@@ -297,13 +312,13 @@ def write_analysis(run: Path, analysis: RunAnalysis) -> Path:
 
 
 def analysis_of(run: TrainedRun) -> RunAnalysis | None:
-    """What `meq analyze` left beside a run's model; None if there is none, or if it is of other weights."""
+    """What `meq diagnose` left beside a run's model; None if there is none, or if it is of other weights."""
     kept = None if run.place is None else read_analysis(run.place)
     return kept if kept is not None and kept.origin.weights_sha256 == run.task.weights_sha256 else None
 
 
 def read_analysis(run: Path) -> RunAnalysis | None:
-    """What `meq analyze` left in the run's folder; None if it never ran, or was of a version that kept other fields."""
+    """What `meq diagnose` left in the folder; None if it never ran, or was of a version that kept other fields."""
     return read_cached(RunAnalysis, run / FOLDER / ANALYSIS)
 
 

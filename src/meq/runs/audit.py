@@ -15,6 +15,7 @@ from meq.analysis.audit import audit_model, check_auditable
 from meq.analysis.audit_findings import Audit
 from meq.analysis.walk import Subject
 from meq.data.contract import DataSet, Example
+from meq.devices import device_of
 from meq.options import checked_options
 from meq.runs.load import TrainedRun, load_run
 from meq.runs.own_data import ReadOptions, chosen_split, run_data
@@ -106,7 +107,7 @@ def _batches(
 ) -> Iterator[SimpleNamespace]:
     usable = DIFFICULTIES if data.answering else DIFFICULTIES[1:]  # where tokens do not answer, theirs says nothing
     fact = next((name for name in usable if all(name in example.facts for example in examples)), None)
-    device, done = next(run.model.parameters()).device, 0
+    device, done = device_of(run.model), 0
     for part in batched(examples, run.batch_size):
         made = data.collate(part).to(device)
         difficulty = None if fact is None else _difficulty(part, data, fact)

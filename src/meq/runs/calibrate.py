@@ -1,4 +1,6 @@
-"""A trained run's stopping rule: calibrated on its own data, and kept beside its weights in `calibration.json`.
+"""What a trained run is told about itself after training: when to stop, and what its probabilities are worth.
+
+Calibrated on its own data, and kept beside its weights in `calibration.json`.
 
 The file has a seal of its own and names the weights it is of, so that the seals of the run stay as they are. It goes to
 the Hub with the model, and `load_run` reads it.
@@ -8,9 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from meq.analysis.probabilities import HAVE_SETS
+from meq.data.splitting import CALIBRATION as APART
+from meq.data.splitting import LEAST_ROWS
 from meq.records import SCHEMA, SINCE, alone, read_sealed, write_sealed
+from meq.runs.probabilities import Coverage, Temperature, calibration_answers, fitted_temperature, measured_coverage
 from meq.training.calibration import StopCalibration, calibrate_stopping, checked_promise
 
 if TYPE_CHECKING:
@@ -28,6 +34,10 @@ class Calibration:
     weights_sha256: str
     stopping: StopCalibration | None = field(default=None, metadata=SINCE)
     """When its answers are read."""
+    temperature: Temperature | None = field(default=None, metadata=SINCE)
+    """What its logits are divided by before they become probabilities."""
+    coverage: Coverage | None = field(default=None, metadata=SINCE)
+    """What its sets of answers are made with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +87,65 @@ def calibrate_run(
     )
     found = replace(found, notes=(*found.notes, *_origin(run, options.split, same=ready.same)))
     if keep:
-        _keep(run, found)
+        _keep(run, stopping=found)
     return found
 
 
-def _origin(run: TrainedRun, split: str, *, same: bool) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class Probabilities:
+    """What was fitted of a run's probabilities; None for what was not asked for."""
+
+    temperature: Temperature | None
+    coverage: Coverage | None
+
+    def __str__(self) -> str:
+        return "\n\n".join(str(each) for each in (self.temperature, self.coverage) if each is not None)
+
+
+def calibrate_probabilities(
+    run: TrainedRun,
+    *,
+    temperature: bool = True,
+    coverage: bool = True,
+    split: str = APART,
+    root: Path | None = None,
+    reading: ReadOptions | None = None,
+    keep: bool = True,
+) -> Probabilities:
+    """Fit a temperature, and what sets of answers are made with, on a split that chose nothing; kept with the weights.
+
+    The rows that training kept apart are that split. Load the run again to use what was kept.
+    """
+    from meq.runs.own_data import ReadOptions
+
+    if not (temperature or coverage):
+        raise ValueError("nothing to calibrate was named: `temperature`, `coverage` or both")
+    found, source = calibration_answers(run, split, reading=reading or ReadOptions(), root=root)
+    source = replace(source, notes=tuple(_origin(run, split)))
+    head = run.task.head
+    made = Probabilities(
+        temperature=fitted_temperature(found, head, source) if temperature else None,
+        coverage=measured_coverage(found, head, source) if coverage else None,
+    )
+    if keep:
+        _keep(run, **{name: value for name, value in vars(made).items() if value is not None})
+    return made
+
+
+def calibrate_trained(folder: Path | str) -> Probabilities | None:
+    """After training: calibrate with the rows that were kept apart; None where there are not enough of them."""
+    from meq.runs.load import load_run
+    from meq.runs.run_files import open_run_files
+
+    apart = open_run_files(folder).predictions(APART)
+    if apart is None or len(apart.ids) < LEAST_ROWS:
+        return None
+    run = load_run(folder)
+    head = run.task.head
+    return calibrate_probabilities(run, temperature=head != "score", coverage=head in HAVE_SETS)
+
+
+def _origin(run: TrainedRun, split: str, *, same: bool = True) -> list[str]:
     """What was chosen by the split before, in words."""
     chosen = None if run.record is None else run.record.selected
     words = []
@@ -98,15 +162,18 @@ def _origin(run: TrainedRun, split: str, *, same: bool) -> list[str]:
         )
     if split == "test":
         words.append(
-            "test has now chosen the rule: scores on test are no longer those of data that nothing was chosen by"
+            "test has now calibrated the run: scores on test are no longer those of data that nothing was chosen by"
         )
     return words
 
 
-def _keep(run: TrainedRun, found: StopCalibration) -> None:
+def _keep(run: TrainedRun, **changes: Any) -> None:
+    """Write what was found beside what was calibrated before."""
     place = run.folder.parent if run.folder.name == "model" else run.folder
     with alone(place, f"a run is being trained in {place}: its rule would be of weights that may be replaced"):
-        write_sealed(run.folder / CALIBRATION, Calibration(weights_sha256=run.task.weights_sha256, stopping=found))
+        weights = run.task.weights_sha256
+        before = read_calibration(run.folder, weights) or Calibration(weights_sha256=weights)
+        write_sealed(run.folder / CALIBRATION, replace(before, **changes))
         if run.folder.name == "model":
             from meq.runs.analyze import list_in_study
 

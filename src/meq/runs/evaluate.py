@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,7 +17,9 @@ from torch import Tensor
 
 from meq.analysis.tables import text_table
 from meq.analysis.walk import of_token
+from meq.data.context import Context, context_of
 from meq.data.contract import DataSet, Example, tensors_of
+from meq.data.metrics import MICRO_F1, as_shown
 from meq.encoders.contract import Progress
 from meq.errors import shown
 from meq.models.base import FusionModel, Output
@@ -24,6 +27,8 @@ from meq.models.heads import probabilities
 from meq.models.iterated import IteratedModel
 from meq.runs.load import TrainedRun
 from meq.runs.own_data import ReadOptions, RunData, chosen_split, run_data
+from meq.runs.worth import Worth, measure_worth
+from meq.showing import Tabular
 from meq.studies.study import StudyError
 from meq.tables import Cell, Table
 from meq.training.predictions import Predictions, labelled, predict_split, scores
@@ -42,6 +47,25 @@ MISTAKES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
+class Int8Change:
+    """What int8 changed on one split."""
+
+    changed: float | None
+    """The share of answers that are not the float model's, of tokens where those answer; None for numbers."""
+    moved: float
+    """How far logits moved, on average."""
+    float_metrics: Mapping[str, float]
+    """The float model's scores."""
+
+    def in_words(self, split: str, metric: str, found: float) -> str:
+        share = "" if self.changed is None else f"{100 * self.changed:.2f} % of the answers changed, "
+        return (
+            f"int8 on {split}: {share}logits moved by {self.moved:.2g} on average; {metric} {found:.4f}, "
+            f"of the float model {self.float_metrics[metric]:.4f}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class SplitScores:
     """One split."""
 
@@ -56,6 +80,10 @@ class SplitScores:
     classes."""
     mean_steps: float | None = None
     """The steps that were taken, on average; None for a model that does not iterate."""
+    int8: Int8Change | None = None
+    """Where the answers are those of an int8 model: what that changed."""
+    context: Context | None = None
+    """What to hold the scores against: their intervals, always the same answer, chance."""
 
     @property
     def as_recorded(self) -> bool | None:
@@ -66,7 +94,7 @@ class SplitScores:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class Evaluation(Tabular):
     """The kept weights on labelled data."""
 
     data: str
@@ -81,6 +109,8 @@ class Evaluation:
     """Rows that could not be read, where skipping them was asked for."""
     depth: str | None = None
     """In words, where answers were read, if that is not the depth that the record's were read at."""
+    worth: Worth | None = None
+    """What each modality is worth on the reported split; None where it was not asked for, or has too few examples."""
 
     @property
     def selection(self) -> str:
@@ -104,19 +134,68 @@ class Evaluation:
             return "the data of training, and yet other scores than recorded: other versions, or another precision?"
         return "the data of training; the scores are those of its record" if compared else "the data of training"
 
-    def __str__(self) -> str:
-        names = list(self.splits[0].metrics) if self.splits else []
-        rows = [
-            [each.split, f"{each.examples:,}", *(f"{each.metrics[name]:.4f}" for name in names)] for each in self.splits
+    def rows(self) -> list[dict[str, Any]]:
+        """One per split."""
+        steps = any(each.mean_steps is not None for each in self.splits)
+        return [
+            {
+                "split": each.split,
+                "examples": each.examples,
+                **each.metrics,
+                **({"mean_steps": each.mean_steps} if steps else {}),
+            }
+            for each in self.splits
         ]
-        parts = [text_table(["split", "examples", *names], rows), self.selection, self.origin]
+
+    def __str__(self) -> str:
+        return "\n".join([scores_text(self.splits, self.metric), *self.remarks()])
+
+    def remarks(self) -> list[str]:
+        """What the table of scores does not show: where weights and data come from, and the confusions."""
+        parts = [self.selection, self.origin]
         if self.depth is not None:
             means = [f"{each.split} {each.mean_steps:.2f}" for each in self.splits if each.mean_steps is not None]
             parts.append(f"{self.depth}; mean steps: {', '.join(means)}")
+        parts += [
+            each.int8.in_words(each.split, self.metric, each.metrics[self.metric])
+            for each in self.splits
+            if each.int8 is not None
+        ]
         for each in self.splits:
             if each.confusion is not None and len(self.labels) <= CLASSES_SHOWN:
                 parts += ["", confusion_text(each.split, self.labels, each.confusion)]
-        return "\n".join(parts)
+        return parts if self.worth is None else [*parts, "", str(self.worth)]
+
+
+def scores_text(splits: Sequence[SplitScores], metric: str) -> str:
+    """A line per score and a column per split, with intervals, and what the score on the first line is held against."""
+    names = list(splits[0].metrics) if splits else []
+    known = [each for each in splits if each.context is not None]
+    rows = [["examples", *(f"{each.examples:,}" for each in splits)]]
+    rows += [[as_shown(name, 0.0)[0], *(_score_text(each, name) for each in splits)] for name in names]
+    if any(each.context is not None and each.context.constant is not None for each in known):
+        rows.append([f"always the same: {metric}", *(_constant_text(each.context) for each in splits)])
+    if any(each.context is not None and each.context.chance is not None for each in known):
+        rows.append([f"chance: {metric}", *(_chance_text(each.context) for each in splits)])
+    table = text_table(["score", *(each.split for each in splits)], rows)
+    methods = list(dict.fromkeys(x.method for each in known if each.context for x in each.context.intervals.values()))
+    return f"{table}\nin brackets: 95 % intervals over examples ({' for shares, '.join(methods)})" if methods else table
+
+
+def _score_text(found: SplitScores, name: str) -> str:
+    value = as_shown(name, found.metrics.get(name, math.nan))[1]
+    interval = None if found.context is None else found.context.intervals.get(name)
+    return f"{value:.4f}" if interval is None else f"{value:.4f} {interval.shown_for(name)}"
+
+
+def _constant_text(context: Context | None) -> str:
+    if context is None or context.constant is None:
+        return "-"
+    return f"{context.constant:.4f} ({shown(context.majority, LABEL_SHOWN)})"
+
+
+def _chance_text(context: Context | None) -> str:
+    return "-" if context is None or context.chance is None else f"{context.chance:.4f}"
 
 
 def confusion_text(split: str, labels: Sequence[str], confusion: Sequence[Sequence[int]]) -> str:
@@ -136,13 +215,19 @@ def evaluate_run(
     split: str | None = None,
     reading: ReadOptions = ReadOptions(),  # noqa: B008
     steps: int | None = None,
+    int8: bool = False,
+    worth: bool = True,
 ) -> Evaluation:
     """Scores on every labelled split of the run's own data, or on a table with the same columns; or on one split.
 
     A label that training never saw is an error that names its row, or, where bad rows are skipped, is left out.
-    All are read at step `steps`; unless given, by the run's calibrated rule, or else at the model's own depth.
+    All are read at step `steps`; unless given, by the run's calibrated rule, or else at the model's own depth. With
+    `int8`, answers are those of the run's int8 model, and it is said what that changes. With `worth`, each modality is
+    shuffled and left out on test, or else on dev: see `measure_worth`, which says what that takes.
     """
-    model = run.model_read(steps)
+    model, base = run.model_read(steps), None
+    if int8:
+        model, base = run.quantised().model_read(steps), model
     ready = run_data(run, data, root=root, reading=reading)
     made = ready.data if split is None else chosen_split(ready.data, split)
     names = [name for name, part in made.splits.items() if labelled(part)]
@@ -155,10 +240,15 @@ def evaluate_run(
         metric=made.metric.name,
         labels=tuple(made.labels),
         selected=None if run.record is None else run.record.selected,
-        splits=tuple(_scored(run, model, ready, made, name, reading.progress) for name in names),
+        splits=tuple(_scored(run, model, ready, made, name, reading.progress, base) for name in names),
         left_out=len(ready.left_out),
         depth=_depth_in_words(run, model),
+        worth=measure_worth(model, ready.data, _reported(names), progress=reading.progress) if worth else None,
     )
+
+
+def _reported(names: Sequence[str]) -> str:
+    return next(name for name in ("test", "dev", *names) if name in names)
 
 
 def _depth_in_words(run: TrainedRun, model: FusionModel) -> str | None:
@@ -170,8 +260,15 @@ def _depth_in_words(run: TrainedRun, model: FusionModel) -> str | None:
 
 
 def _scored(
-    run: TrainedRun, model: FusionModel, ready: RunData, data: DataSet, split: str, progress: Progress | None
+    run: TrainedRun,
+    model: FusionModel,
+    ready: RunData,
+    data: DataSet,
+    split: str,
+    progress: Progress | None,
+    base: FusionModel | None = None,
 ) -> SplitScores:
+    """The model's scores; with those of `base`, its float one, where that is given."""
     taken: list[Tensor] = []
 
     def look(output: Output) -> None:
@@ -179,7 +276,7 @@ def _scored(
             taken.append(output.solution.steps.double().cpu())
 
     predictions = predict_split(model, data, split, batch_size=run.batch_size, progress=progress, look=look)
-    comparable = ready.same and _depth_in_words(run, model) is None
+    comparable = ready.same and base is None and _depth_in_words(run, model) is None
     recorded = run.record.metrics.get(split) if run.record is not None and comparable else None
     confusion, classes = None, len(data.labels)
     if data.head in ("classes", "ordinal", "tokens"):
@@ -194,6 +291,23 @@ def _scored(
         recorded=recorded,
         confusion=confusion,
         mean_steps=torch.cat(taken).mean().item() if taken else None,
+        int8=None if base is None else _int8_change(predictions, base, data, split, run.batch_size),
+        context=context_of(
+            (data.metric, *data.also), predictions.logits, predictions.target, head=data.head, labels=data.labels
+        ),
+    )
+
+
+def _int8_change(found: Predictions, base: FusionModel, data: DataSet, split: str, batch_size: int) -> Int8Change:
+    kept = predict_split(base, data, split, batch_size=batch_size)
+    asked = kept.target >= 0 if data.head == "tokens" else torch.ones(len(kept.logits), dtype=torch.bool)
+    near, exact = found.logits[asked], kept.logits[asked]
+    several = data.head == "labels" and data.metric.name == MICRO_F1.name  # others, as VQA, ask for the best of them
+    differs = ((near > 0) != (exact > 0)).any(-1) if several else near.argmax(-1) != exact.argmax(-1)
+    return Int8Change(
+        changed=None if data.head == "score" else differs.double().mean().item(),
+        moved=(near - exact).double().abs().mean().item(),
+        float_metrics=scores((data.metric, *data.also), data.head, kept),
     )
 
 

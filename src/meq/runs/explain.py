@@ -19,17 +19,19 @@ from meq.analysis.walk import Readings, check_iterates, open_case
 from meq.core.operator import held_still
 from meq.data.content import Content, Picture, PictureFile, Regions
 from meq.data.contract import Batch, Example, collate
+from meq.devices import device_of
 from meq.encoders import Encoder, Tokens
 from meq.options import checked_options, nearest
 from meq.runs.analyze import analysis_of
 from meq.runs.explanation import Contrast, Explanation, ModalityView
-from meq.runs.load import TrainedRun
+from meq.runs.load import Run
+from meq.runs.one_example import example_of
 from meq.runs.own_data import encoders_of_run, examples_as_features
 from meq.runs.predict import token_places
 from meq.studies.study import StudyError
 from meq.training.predictions import without_targets
 
-UNTESTED = "Whether maps of this model mean anything was not tested: meq analyze does"
+UNTESTED = "Whether maps of this model mean anything was not tested: meq diagnose does"
 SHOWN_SIDE = 640
 """Pixels of a picture's longer side that are kept for showing."""
 
@@ -42,9 +44,7 @@ class Explainer:
     them unless they are given.
     """
 
-    def __init__(
-        self, run: TrainedRun, *, encoders: Mapping[str, Encoder] | None = None, by_rule: bool = False
-    ) -> None:
+    def __init__(self, run: Run, *, encoders: Mapping[str, Encoder] | None = None, by_rule: bool = False) -> None:
         """With `by_rule`, the step that is read is where the run's calibrated rule stops, if it has one."""
         check_iterates(run.model)
         self.run, self.by_rule = run, by_rule and run.anytime is not None
@@ -234,7 +234,7 @@ class Explainer:
             for example, each in zip(examples, parts, strict=True)
         ]
         ready = examples_as_features(self.run, without_targets(rows))
-        return collate(list(ready), self.run.task.widths).to(next(self.run.model.parameters()).device)
+        return collate(list(ready), self.run.task.widths).to(device_of(self.run.model))
 
     # -- after the model -----------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Explainer:
 
 @checked_options
 def explain(
-    run: TrainedRun,
+    run: Run,
     examples: Sequence[Example],
     *,
     encoders: Mapping[str, Encoder] | None = None,
@@ -315,6 +315,33 @@ def explain(
     with their padding. Methods through the steps cost more the further they go: ask for fewer steps of a large model.
     """
     return Explainer(run, encoders=encoders)(examples, steps=steps, method=method, label=label, token=token)
+
+
+def explain_contents(
+    run: Run,
+    contents: Sequence[Any],
+    *,
+    steps: int | None = None,
+    method: str | None = None,
+    instead: str | None = None,
+    token: str | None = None,
+    store: Path | None = None,
+    encoders: Mapping[str, str | None] | None = None,
+) -> Explanation | Contrast:
+    """One example, given as a picture's file and a text: what the run makes of it up to step `steps`.
+
+    The step that is read is that of the run's calibrated rule, where it has one. With `instead`, beside the same
+    example with that text.
+    """
+    if method is not None and method not in METHODS:
+        raise ValueError(f"`method` cannot be {method!r}: {nearest(method, METHODS)}")
+    check_iterates(run.model)
+    explainer = Explainer(run, encoders=encoders_of_run(run, chosen=encoders, store=store), by_rule=True)
+    example = example_of(explainer.kinds, contents)
+    measured = None if steps is None else range(steps + 1)
+    if instead is not None:
+        return explainer.contrast(example, instead, steps=measured, method=method, token=token)
+    return explainer([example], steps=measured, method=method, token=token)[0]
 
 
 @dataclass(frozen=True, eq=False)

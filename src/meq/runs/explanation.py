@@ -20,6 +20,7 @@ from meq.analysis.tables import number, text_table
 from meq.data.content import Content
 from meq.models.heads import probabilities
 from meq.records import SINCE
+from meq.showing import Tabular
 
 TOP_WORDS = 3
 
@@ -83,7 +84,7 @@ class ModalityView:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Explanation:
+class Explanation(Tabular):
     """One example read at every one of S steps, C classes."""
 
     id: str
@@ -187,7 +188,21 @@ class Explanation:
         header = ["k", "answer", *answered]
         header += [f"{name} residual" for name in self.residuals] + [f"top words, {view.name}" for view in self.texts]
         rows = [self._cells(row) for row in range(len(self.steps))]
-        return "\n".join([text_table(header, rows), *self._remarks()])
+        return "\n".join([text_table(header, rows), *self.remarks()])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One per step that was looked at."""
+        return [
+            {
+                "step": step,
+                "read": step == self.read,
+                "answer": self.said(row),
+                **({} if self.head == "score" else {"probability": self.confidence(row)}),
+                **{f"residual({name})": float(values[row]) for name, values in self.residuals.items()},
+                **{f"top words({view.name})": ", ".join(view.top_words(row)) for view in self.texts},
+            }
+            for row, step in enumerate(self.steps)
+        ]
 
     def _cells(self, row: int) -> list[str]:
         step = f"{self.steps[row]}{'*' if self.steps[row] == self.read else ''}"
@@ -196,7 +211,7 @@ class Explanation:
         words = [", ".join(view.top_words(row)) or "-" for view in self.texts]
         return [step, self.said(row), *answered, *residuals, *words]
 
-    def _remarks(self) -> list[str]:
+    def remarks(self) -> list[str]:
         whose = "the number" if self.head == "score" else f"the score of {self.explained_label!r}"
         whose += f" at the token {self.token}" if self.token else ""
         lines = [
@@ -231,7 +246,7 @@ class Explanation:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Contrast:
+class Contrast(Tabular):
     """The same example twice: as it is, and with something else in one of its modalities."""
 
     matched: Explanation
@@ -239,19 +254,31 @@ class Contrast:
     instead: Mapping[str, Content]
     """What was put in place of the original, by modality."""
 
-    def __str__(self) -> str:
+    @property
+    def _columns(self) -> list[str]:
         if self.matched.probabilities is None or self.mismatched.probabilities is None:
-            columns = ["answer", "answer, instead"]
-        else:
-            columns = [f"P({self.matched.answer})", f"P({self.matched.answer}), instead"]
+            return ["answer", "answer, instead"]
+        return [f"P({self.matched.answer})", f"P({self.matched.answer}), instead"]
+
+    def __str__(self) -> str:
         rows = []
         for row, step in enumerate(self.matched.steps):
             mark = "*" if step == self.matched.read else ""
             rows.append([f"{step}{mark}", *(self._cell(each, row) for each in (self.matched, self.mismatched))])
-        end = f"With the other content the answer is {self.mismatched.answer!r}, not {self.matched.answer!r}."
+        return "\n".join([text_table(["k", *self._columns], rows), *self.remarks()])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One per step that was looked at: the answer as it is, and with the other content."""
+        both = (self.matched, self.mismatched)
+        return [
+            {"step": step, **{name: self._cell(each, row) for name, each in zip(self._columns, both, strict=True)}}
+            for row, step in enumerate(self.matched.steps)
+        ]
+
+    def remarks(self) -> list[str]:
         if self.mismatched.answer == self.matched.answer:
-            end = f"With the other content the answer is {self.matched.answer!r} as well."
-        return "\n".join([text_table(["k", *columns], rows), end])
+            return [f"With the other content the answer is {self.matched.answer!r} as well."]
+        return [f"With the other content the answer is {self.mismatched.answer!r}, not {self.matched.answer!r}."]
 
     def _cell(self, each: Explanation, row: int) -> str:
         if each.probabilities is None:

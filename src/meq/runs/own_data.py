@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from meq.data.contract import DataSet, Modality, Split, features
 from meq.data.findings import DataError, Findings, OnBad
+from meq.data.frames import TABLE
 from meq.data.metrics import ACCURACY
 from meq.data.request import DATA_SETS, DataRequest, open_data
 from meq.data.table import SingleColumns, TableSchema, has_column, new_rows
@@ -22,12 +24,14 @@ from meq.data.transforms import blank
 from meq.encoders import Encoder
 from meq.encoders.catalogue import EncoderError, encoder_from_spec, specs_from_name
 from meq.encoders.contract import Progress
+from meq.encoders.known import REMEMBERED, KnownEncoder
+from meq.encoders.store import FeatureStore, Identity, ReadOnlyStore
 from meq.options import nearest
 from meq.runs.load import TrainedRun
 from meq.studies.build import Places, open_raw
 from meq.studies.study import STUDY, ArmConfig, StudyError, read_study
-from meq.training.prepare import prepare
-from meq.training.record import EncoderFacts
+from meq.training.prepare import own_store, prepare
+from meq.training.record import EncoderFacts, RunRequest
 
 
 class UnknownDataError(StudyError):
@@ -43,7 +47,7 @@ class ReadOptions:
     encoders: Mapping[str, str | None] | None = None
     """By kind of content: names or folders of encoders that lie elsewhere than in training, see `encoders_of_run`."""
     store: Path | None = None
-    """The feature store."""
+    """A feature store to read and to keep in what is new; unless given, that of training is read and not changed."""
     progress: Progress | None = None
     """Called with what is being done, how much of it is done, and how much there is."""
 
@@ -73,10 +77,8 @@ def run_data(
     that the run's own splits came from, if it has one. `labelled` None means: if it has the column of labels.
     """
     request = run.request
-    if data is None and request is not None:
-        kept = request.store if request.store is not None and request.store.is_dir() else None
-        on_bad: OnBad = "skip" if request.skip_bad else reading.on_bad
-        reading = replace(reading, on_bad=on_bad, store=kept if reading.store is None else reading.store)
+    if data is None and request is not None and request.skip_bad:
+        reading = replace(reading, on_bad="skip")
     findings = Findings(reading.on_bad)
     given = {kind: name for kind, name in (reading.encoders or {}).items() if name is not None}
     if data is not None and is_table(data):
@@ -126,12 +128,15 @@ def raw_data(
     """
     request, study = run.request, study_of(run)
     if request is not None:
+        request = own_table(request, run.place)
         if is_table(request.data) and not Path(request.data).is_file():
             raise DataError(
                 f"{request.data}, which the run was trained on, is not here: give the table's place after the run's"
             )
         findings = Findings("skip" if request.skip_bad else "raise") if findings is None else findings
         options = {**request.options, **_sizes_of(request.data, sizes)}
+        if is_table(request.data) and request.task is None:
+            options.setdefault("task", run.task.head)  # what was settled in training is not asked again
         return replace(request, root=root or request.root, options=options).open(findings)
     if study is not None:
         config = read_study(study).data
@@ -145,6 +150,15 @@ def raw_data(
         f"{run.folder.parent} does not say what it was trained on: it has no request.json, and is no run of a "
         "study. Give a data set or a table after it; what `meq train`, `train_on` or a study trains says it itself"
     )
+
+
+def own_table(request: RunRequest, place: Path | None) -> RunRequest:
+    """The request of a run on a table in memory, whose file goes where the run's folder goes."""
+    given = Path(request.data)
+    if place is None or given.name != TABLE or given.is_file() or not (place / TABLE).is_file():
+        return request
+    root = place if request.root == given.parent else request.root
+    return replace(request, data=str(place / TABLE), root=root)
 
 
 def study_of(run: TrainedRun) -> Path | None:
@@ -203,7 +217,7 @@ def _other_table(
     findings: Findings,
 ) -> DataSet:
     """A table with the columns of training; id and split are read where it has those columns too."""
-    request, options = run.request, _table_options(run)
+    request, options = run.request, table_options(run)
     if root is None and request is not None and request.data == path:
         root = request.root  # the run's own table begins where it did in training, another one in its folder
     label, delimiter = run.task.label or "label", options.get("delimiter")
@@ -228,7 +242,7 @@ def table_rows(
     findings: Findings,
 ) -> DataSet:
     """The rows of a table with the columns of training; for a run on other data, columns are named as modalities."""
-    widths, options = run.task.widths, _table_options(run)
+    widths, options = run.task.widths, table_options(run)
     known = TableSchema(
         columns={name: run.task.columns.get(name, (name,)) for name in widths},
         kinds={name: encoders[name].kind if name in encoders else "features" for name in widths},
@@ -248,8 +262,11 @@ def as_features(
     findings: Findings | None = None,
     reading: ReadOptions = ReadOptions(),  # noqa: B008
 ) -> DataSet:
-    """Raw data as the run's model reads it: encoded, and standardised by the statistics of training."""
-    scaling, store = run.task.standardisation, reading.store
+    """Raw data as the run's model reads it: encoded, and standardised by the statistics of training.
+
+    What training has encoded is read from its store, and not encoded again.
+    """
+    scaling, store = run.task.standardisation, kept_features(run) if reading.store is None else reading.store
     findings = Findings(reading.on_bad) if findings is None else findings
     return prepare(raw, encoders, standardised=scaling, store=store, findings=findings, progress=reading.progress)[0]
 
@@ -277,29 +294,80 @@ def chosen_split(data: DataSet, split: str) -> DataSet:
     return replace(data, splits={split: data.splits[split]})
 
 
-def _table_options(run: TrainedRun) -> Mapping[str, Any]:
+def table_options(run: TrainedRun) -> Mapping[str, Any]:
+    """The options that the run's own table was read with; none for a run on other data."""
     return {} if run.request is None or not is_table(run.request.data) else run.request.options
 
 
-# -- the encoders of training ------------------------------------------------------------------------------------------
+# -- what training has encoded, and the encoders it was done by --------------------------------------------------------
+
+
+def kept_features(run: TrainedRun) -> ReadOnlyStore | None:
+    """The features that the run was trained on, to be read only; None where they were not kept, or are gone.
+
+    The store that training was told to use, or else the one in the run's folder, which goes where the run goes.
+    """
+    if run.place is None:
+        return None
+    request = run.request
+    if request is not None and request.store is not None:
+        return read_only(request.store)
+    kept = own_store(run.place)
+    return ReadOnlyStore(folder=kept.folder, dtype=kept.dtype) if kept.folder.is_dir() else None
+
+
+def read_only(folder: Path) -> ReadOnlyStore | None:
+    """A store of features that nothing is added to; None where it is not there."""
+    kept = FeatureStore(folder=folder)
+    return ReadOnlyStore(folder=kept.folder, dtype=kept.dtype) if kept.folder.is_dir() else None
 
 
 def encoders_of_run(
-    run: TrainedRun, *, chosen: Mapping[str, str | None] | None = None, batch_size: int = 32, device: str = "cpu"
-) -> dict[str, Encoder]:
+    run: TrainedRun,
+    *,
+    chosen: Mapping[str, str | None] | None = None,
+    batch_size: int = 32,
+    device: str = "cpu",
+    remember: int = REMEMBERED,
+    store: Path | None = None,
+) -> dict[str, KnownEncoder]:
     """Every encoder that the run's features were made by, by modality, checked by revision and hash.
 
-    `chosen` maps kinds of content (image, text, audio, regions) to names or folders, for models that lie elsewhere than
-    they did in training. What cannot be had, or is another one, is an error that says what to install or to give.
+    Each reads what training has encoded, and the last `remember` contents that it was asked for, instead of encoding
+    them again; where the features of training are kept, it is loaded when something else comes. `chosen` maps kinds of
+    content (image, text, audio, regions) to names or folders, for models that lie elsewhere than they did in training.
+    What cannot be had, or is another one, is an error that says what to install or to give. A `store` that is given is
+    read in place of that of training.
     """
     folders = dict(run.request.encoders) if run.request is not None else {}
-    folders |= {kind: name for kind, name in (chosen or {}).items() if name is not None}
-    made: dict[tuple[EncoderFacts, str | None], Encoder] = {}
+    named = {kind: name for kind, name in (chosen or {}).items() if name is not None}
+    made: dict[tuple[EncoderFacts, str | None], KnownEncoder] = {}
+    kept = kept_features(run) if store is None else read_only(store)
     for modality, facts in run.task.encoders.items():
-        alike = (facts, run.task.kinds.get(modality))
-        if alike not in made:
-            made[alike] = _encoder(run, modality, folders, batch_size=batch_size, device=device)
+        kind = run.task.kinds.get(modality)
+        if (facts, kind) not in made:
+            load = partial(_encoder, run, modality, {**folders, **named}, batch_size=batch_size, device=device)
+            dtype, width = "float32" if kept is None else kept.dtype, run.task.widths[modality]
+            known = Identity(
+                name=facts.name,
+                revision=facts.revision,
+                weight_hash=facts.sha256,
+                kind=kind or "",
+                width=width,
+                dtype=dtype,
+            )
+            encoder = KnownEncoder(known, load, store=kept, remember=remember)
+            if kept is None or kind in named or not (kept.folder / known.folder).is_dir():
+                loaded = load()  # what is wrong with it is said now
+                encoder = KnownEncoder(
+                    Identity.of(loaded, dtype), partial(_same, loaded), store=kept, remember=remember
+                )
+            made[facts, kind] = encoder
     return {name: made[facts, run.task.kinds.get(name)] for name, facts in run.task.encoders.items()}
+
+
+def _same(encoder: Encoder) -> Encoder:
+    return encoder
 
 
 def _encoder(run: TrainedRun, modality: str, folders: Mapping[str, str], *, batch_size: int, device: str) -> Encoder:

@@ -1,224 +1,116 @@
-"""Answers of a trained run to new examples or to a table's rows, and how they are written: CSV, JSON lines, Parquet.
-
-Spreadsheets take a cell of a CSV file that begins with = + - or @ for a formula, and would run what somebody has put
-into an id or a label. Such a cell is written with an apostrophe before it, which they show as text; `csv_text` takes it
-off again. Numbers stay numbers, and the other two formats are not touched.
-"""
+"""Answers of a trained run to new examples or to a table's rows."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
-import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
+from meq.analysis.probabilities import classes_within
 from meq.analysis.walk import answer as read_answer
-from meq.core.solution import Stop
+from meq.data.content import Picture
 from meq.data.contract import Example, Split
-from meq.data.findings import Finding, Findings, OnBad
+from meq.data.findings import Findings, OnBad
+from meq.data.frames import Frame, frame_of, unreadable
 from meq.data.metrics import MICRO_F1
 from meq.data.table import ALL, SingleColumns
+from meq.data.table_files import is_table, open_table
 from meq.encoders import Encoder
 from meq.encoders.contract import Progress
 from meq.models.base import FusionModel, Output
 from meq.models.heads import probabilities
-from meq.records import write_bytes
-from meq.runs.load import TrainedRun
-from meq.runs.own_data import ReadOptions, as_features, check_encoder, encoders_of_run, examples_as_features, table_rows
-from meq.training.predictions import answer_batch, answer_logits, as_parquet, batched, without_targets
+from meq.runs.answers import PROBABILITIES, SUFFIXES, Answer, Answers, AnswersError, check_place, csv_cell, csv_text
+from meq.runs.drift import differences
+from meq.runs.load import Run
+from meq.runs.one_example import example_of
+from meq.runs.own_data import (
+    ReadOptions,
+    as_features,
+    check_encoder,
+    encoders_of_run,
+    examples_as_features,
+    table_options,
+    table_rows,
+)
+from meq.runs.probabilities import Applied, applied
+from meq.studies.study import StudyError
+from meq.training.predictions import answer_batch, answer_logits, batched, without_targets
 
-SUFFIXES = (".csv", ".jsonl", ".parquet")
-FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-PROBABILITIES = 20
-"""With at most as many classes, each has its own column of probabilities."""
-
-
-class AnswersError(ValueError):
-    """Answers that cannot be written; the message says why, and what to do."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Answer:
-    """What a trained model says of one example."""
-
-    id: str
-    answer: str | float | tuple[str, ...] | None
-    """A label, the labels of several that apply, the place of a choice, or a number; with answers per token a label
-    for each of `tokens`. None if there is no answer."""
-    logits: Float[Tensor, "*T C"]
-    confidence: float = math.nan
-    """The probability of the answer; of several labels, that of the most probable one; of tokens their mean; NaN for a
-    number."""
-    probabilities: Float[Tensor, "*T C"] | None = None
-    """One per class; None for a number."""
-    tokens: tuple[tuple[str, int], ...] = ()
-    """With answers per token: the modality of each, and its place there."""
-    steps: int | None = None
-    """The step the state was read at; None for a model that does not iterate."""
-    residuals: Mapping[str, float] = field(default_factory=dict)
-    """|z - T(z)| / |z| at the read state, by modality; NaN where it is missing."""
-    stop: Stop | None = None
-    """Why the iteration stopped."""
-    missing: tuple[str, ...] = ()
-    """Modalities that the example lacks."""
-    line: int | None = None
-    """Where the row stands in its file."""
-
-    @property
-    def note(self) -> str:
-        """What should be known before the answer is relied on."""
-        words = [f"{name} is missing" for name in self.missing]
-        if self.stop is Stop.DIVERGED:
-            words.append("the iteration diverged, and the answer is that of its last finite state")
-        if self.answer is None:
-            words.append("there is no answer")
-        return "; ".join(words)
+__all__ = [
+    "PROBABILITIES",
+    "SUFFIXES",
+    "Answer",
+    "Answers",
+    "AnswersError",
+    "answer_all",
+    "answers_to",
+    "check_place",
+    "csv_cell",
+    "csv_text",
+    "predict_contents",
+    "predict_examples",
+    "predict_frame",
+    "predict_table",
+    "token_places",
+]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Answers(Sequence[Answer]):
-    """Answers to the rows of a table, in its order."""
+def answers_to(
+    run: Run,
+    data: Any,
+    more: Sequence[Any] = (),
+    *,
+    root: Path | None = None,
+    id_column: str | None = None,
+    columns: Sequence[str] | None = None,
+    steps: int | None = None,
+    on_bad: OnBad = "raise",
+    store: Path | None = None,
+    encoders: Mapping[str, Any] | None = None,
+    batch_size: int | None = None,
+    progress: Progress | None = None,
+    raw: bool = False,
+    coverage: float | None = None,
+) -> Answers | Answer:
+    """Answers to a table on disk or in memory, to examples, or the answer to one example: by what was given.
 
-    answers: Sequence[Answer]
-    labels: Sequence[str]
-    modalities: Sequence[str]
-    """Those that have a residual."""
-    left_out: Sequence[Finding] = ()
-    """Rows that could not be read, where skipping them was asked for."""
-
-    @property
-    def tokens(self) -> bool:
-        """Whether answers are of tokens."""
-        return any(answer.tokens for answer in self.answers)
-
-    def __len__(self) -> int:
-        return len(self.answers)
-
-    def __getitem__(self, place: Any) -> Any:
-        return self.answers[place]
-
-    def rows(self, *, probabilities: int = PROBABILITIES) -> list[dict[str, Any]]:
-        """Plain values, one dictionary per answer, all with the same keys; what is not known is None."""
-        first = next((each.probabilities for each in self.answers if each.probabilities is not None), None)
-        spelled = first is not None and first.ndim == 1 and len(self.labels) <= probabilities
-        return [self._row(answer, self.labels if spelled else ()) for answer in self.answers]
-
-    def save(self, path: Path | str, *, probabilities: int = PROBABILITIES, force: bool = False) -> Path:
-        """Write them as .csv, .jsonl or .parquet: the whole file or none, and over another one only with `force`.
-
-        With at most `probabilities` classes, each has a column of its own.
-        """
-        path = check_place(path, force=force)
-        rows = self.rows(probabilities=probabilities)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix.lower() == ".csv":
-            content = _as_csv(rows)
-        elif path.suffix.lower() == ".jsonl":
-            lines = [json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows]
-            content = "".join(f"{line}\n" for line in lines).encode()
-        else:
-            content = as_parquet({name: [row[name] for row in rows] for name in (rows[0] if rows else {})})
-        write_bytes(path, content)
-        return path
-
-    def summary(self) -> dict[str, Any]:
-        """Counts, for people and machines: answers by label, missing modalities, reasons of stopping."""
-        single = [answer.answer for answer in self.answers if isinstance(answer.answer, str)]
-        single += [
-            label for each in self.answers if each.tokens and isinstance(each.answer, tuple) for label in each.answer
-        ]
-        return {
-            "rows": len(self.answers),
-            "left_out": len(self.left_out),
-            "answers": dict(Counter(single).most_common()),
-            "mean_confidence": _mean([answer.confidence for answer in self.answers]),
-            "missing": dict(Counter(name for answer in self.answers for name in answer.missing)),
-            "stopped": dict(Counter(answer.stop.name.lower() for answer in self.answers if answer.stop)),
-            "mean_steps": _mean([float(answer.steps) for answer in self.answers if answer.steps is not None]),
-            "without_answer": sum(answer.answer is None for answer in self.answers),
-        }
-
-    def _row(self, answer: Answer, labels: Sequence[str]) -> dict[str, Any]:
-        chances = [math.nan] * len(labels) if answer.probabilities is None else answer.probabilities.tolist()
-        if self.tokens:  # lists: of one length, a value per token
-            sure = [] if answer.probabilities is None else answer.probabilities.amax(-1).tolist()
-            named = [f"{name} {place}" for name, place in answer.tokens]
-            said = list(answer.answer) if isinstance(answer.answer, tuple) else []
-            per_token = {"answer": said, "tokens": named, "confidences": [_number(value) for value in sure]}
-        chosen = "|".join(answer.answer) if isinstance(answer.answer, tuple) else answer.answer
-        return {
-            "id": answer.id,
-            "line": answer.line,
-            **(per_token if self.tokens else {"answer": chosen}),
-            "confidence": _number(answer.confidence),
-            **{f"p({label})": _number(chance) for label, chance in zip(labels, chances, strict=bool(labels))},
-            "steps": answer.steps,
-            **{f"residual({name})": _number(answer.residuals.get(name, math.nan)) for name in self.modalities},
-            "stopped": "" if answer.stop is None else answer.stop.value,
-            "note": answer.note,
-        }
+    A table may be followed by the folder that its paths start from; what is no table is the content of one example.
+    Probabilities are those of the run's temperature, or `raw`. With `coverage`, such as 0.9, every answer has a set of
+    classes, or an interval, that holds the true one so often.
+    """
+    given: dict[str, Any] = {"steps": steps, "raw": raw, "coverage": coverage}
+    frame = frame_of(data)
+    is_file = isinstance(data, str | Path) and is_table(data)
+    if frame is not None or is_file:
+        if len(more) > 1 or (more and root is not None):
+            raise StudyError(f"a table is followed by one folder at most, got {', '.join(map(repr, map(str, more)))}")
+        asked: dict[str, Any] = {"id_column": id_column, "columns": columns, "on_bad": on_bad, **given}
+        asked |= {"root": Path(more[0]) if more else root, "encoders": encoders, "store": store}
+        if frame is not None:
+            return predict_frame(run, frame, **asked)
+        return predict_table(run, data, **asked, progress=progress)
+    if isinstance(data, str | Path | Picture):
+        return predict_contents(run, [data, *more], encoders=encoders, store=store, **given)
+    if isinstance(data, Sequence) and all(isinstance(each, Example) for each in data):
+        found = predict_examples(run, data, encoders=encoders, batch_size=batch_size, **given)
+        how = applied(run, run.model_read(steps), raw=raw, coverage=coverage)
+        return Answers(answers=found, labels=run.labels, modalities=residual_names(found), applied=how)
+    raise unreadable(data)
 
 
-def check_place(path: Path | str, *, force: bool) -> Path:
-    """Where answers can be written; worth asking before they are computed."""
-    path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise AnswersError(f"{path}: answers are written as {', '.join(SUFFIXES)}, by the file's suffix")
-    if path.is_dir():
-        raise AnswersError(f"{path} is a folder")
-    if path.exists() and not force:
-        raise AnswersError(f"{path} is there already: choose another name, or write over it with --force (force=True)")
-    return path
-
-
-def _as_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    lines = []
-    for row in [rows[0].keys() if rows else [], *(row.values() for row in rows)]:
-        text = io.StringIO(newline="")  # with \r\n at its end, or the writer would leave a \r in a cell without quotes
-        csv.writer(text, lineterminator="\r\n").writerow("" if value is None else csv_cell(value) for value in row)
-        lines.append(text.getvalue().removesuffix("\r\n") + "\n")
-    return "".join(lines).encode()
-
-
-def csv_cell(value: Any) -> Any:
-    """A value as it is written to CSV: text that a spreadsheet would run gets an apostrophe; a list is one text."""
-    if isinstance(value, list):
-        value = "|".join("" if each is None else str(each) for each in value)
-    runs = isinstance(value, str) and FORMULA.match(value) and not NUMBER.fullmatch(value)
-    return f"'{value}" if runs else value
-
-
-def csv_text(cell: str) -> str:
-    """A cell of text as it was before `csv_cell`."""
-    return cell[1:] if cell.startswith("'") and FORMULA.match(cell) else cell
-
-
-def _number(value: float) -> float | None:
-    """What is not a number is not known."""
-    return float(f"{value:.6g}") if math.isfinite(value) else None
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    finite = [value for value in values if math.isfinite(value)]
-    return sum(finite) / len(finite) if finite else None
-
-
-# -- asking the model --------------------------------------------------------------------------------------------------
+def residual_names(answers: Sequence[Answer]) -> list[str]:
+    """The modalities that have a residual."""
+    return list(dict.fromkeys(name for answer in answers for name in answer.residuals))
 
 
 def predict_table(
-    run: TrainedRun,
+    run: Run,
     path: Path | str,
     *,
     root: Path | None = None,
@@ -227,34 +119,136 @@ def predict_table(
     encoders: Mapping[str, str | None] | None = None,
     progress: Progress | None = None,
     steps: int | None = None,
+    columns: Sequence[str] | None = None,
+    store: Path | None = None,
+    raw: bool = False,
+    coverage: float | None = None,
 ) -> Answers:
     """Answers to the rows of a table, in its order. Columns are those of training; no label is needed.
 
     An empty cell is a missing modality. `encoders` says, by kind of content, where encoders lie that were read from a
     folder in training and have moved since. All rows are read at step `steps`; unless given, by the run's calibrated
-    rule, or else at the model's own depth.
+    rule, or else at the model's own depth. `columns` of the table stand beside the answers: all unless named. What is
+    encoded is kept in the `store`, where one is given. See `answers_to` for `raw` and `coverage`.
     """
+    beside = _columns_beside(run, path, columns)
     model = run.model_read(steps)  # a depth that cannot be had is said before anything that takes long
+    how = applied(run, model, raw=raw, coverage=coverage)
     findings = Findings(on_bad)
     found = encoders_of_run(run, chosen=encoders)
     single = SingleColumns(label=None, id=id_column, split=None, group=None)
     rows = table_rows(run, path, single, found, root=root, findings=findings)
-    data = as_features(run, rows, found, findings=findings, reading=ReadOptions(progress=progress))
-    answers = answer_all(run, data.splits[ALL], progress=progress, model=model)
-    residuals = list(dict.fromkeys(name for answer in answers for name in answer.residuals))
-    return Answers(answers=answers, labels=run.labels, modalities=residuals, left_out=tuple(findings))
+    data = as_features(run, rows, found, findings=findings, reading=ReadOptions(progress=progress, store=store))
+    answers = answer_all(run, data.splits[ALL], progress=progress, model=model, how=how)
+    as_trained = steps is None and run.anytime is None  # read elsewhere, answers may be less sure of the same rows
+    logits = [answer.logits for answer in answers if answer.answer is not None] if as_trained else []
+    return Answers(
+        answers=answers,
+        labels=run.labels,
+        modalities=residual_names(answers),
+        left_out=tuple(findings),
+        inputs=_cells_beside(run, path, beside, answers),
+        applied=how,
+        drift=tuple(differences(run.task.profile, rows.splits[ALL], logits, head=run.task.head)),
+    )
+
+
+def predict_frame(
+    run: Run,
+    frame: Frame,
+    *,
+    root: Path | None = None,
+    id_column: str | None = None,
+    on_bad: OnBad = "raise",
+    encoders: Mapping[str, str | None] | None = None,
+    steps: int | None = None,
+    columns: Sequence[str] | None = None,
+    store: Path | None = None,
+    raw: bool = False,
+    coverage: float | None = None,
+) -> Answers:
+    """Answers to the rows of a table in memory, by their names there. Paths begin at `root`, or where Python runs."""
+    with TemporaryDirectory(prefix="meq-frame-") as scratch:
+        file = frame.write(Path(scratch))
+        begin = root or file.root or Path.cwd()
+        with file.named_rows():
+            found = predict_table(
+                run,
+                file.path,
+                root=begin,
+                id_column=id_column,
+                on_bad=on_bad,
+                encoders=encoders,
+                steps=steps,
+                columns=columns,
+                store=store,
+                raw=raw,
+                coverage=coverage,
+            )
+    names = [file.name_of(answer.line) for answer in found if answer.line is not None]
+    own = found.answers
+    if id_column is None:
+        own = [replace(answer, id=str(name)) for answer, name in zip(found, names, strict=True)]
+    return replace(found, answers=own, names=names, left_out=tuple(map(file.named, found.left_out)))
+
+
+def predict_contents(
+    run: Run,
+    contents: Sequence[Any],
+    *,
+    encoders: Mapping[str, str | None] | None = None,
+    steps: int | None = None,
+    store: Path | None = None,
+    raw: bool = False,
+    coverage: float | None = None,
+) -> Answer:
+    """The answer to one example, given as a picture's file and a text, or as several texts."""
+    model = run.model_read(steps)
+    how = applied(run, model, raw=raw, coverage=coverage)
+    found = encoders_of_run(run, chosen=encoders, store=store)
+    kinds = {name: found[name].kind if name in found else "features" for name in run.task.widths}
+    example = example_of(kinds, contents)
+    (answer,) = answer_all(run, examples_as_features(run, [example], found), model=model, how=how)
+    return replace(answer, labels=run.labels)
+
+
+def _columns_beside(run: Run, path: Path | str, columns: Sequence[str] | None) -> list[str]:
+    """The columns of the table that stand beside the answers; one that it does not have is said now."""
+    file = open_table(path, delimiter=table_options(run).get("delimiter"))
+    if columns is None:
+        return file.readable()
+    return [column for found in file.expand(list(columns)).values() for column in found] if columns else []
+
+
+def _cells_beside(
+    run: Run, path: Path | str, columns: Sequence[str], answers: Sequence[Answer]
+) -> list[dict[str, Any]]:
+    """The cells of those columns, row by row: the table is gone through once more, which no reader has to know of."""
+    if not columns:
+        return []
+    wanted = {answer.line for answer in answers}
+    file = open_table(path, delimiter=table_options(run).get("delimiter"))
+    found = {
+        line: dict(zip(columns, cells, strict=True))
+        for line, cells in file.rows(columns, Findings("skip"))
+        if line in wanted
+    }
+    return [found[answer.line] for answer in answers if answer.line is not None]
 
 
 def predict_examples(
-    run: TrainedRun,
+    run: Run,
     examples: Sequence[Example],
     *,
     encoders: Mapping[str, Encoder] | None = None,
     batch_size: int | None = None,
     steps: int | None = None,
+    raw: bool = False,
+    coverage: float | None = None,
 ) -> list[Answer]:
     """Answers to examples, as pictures and texts or as the features that the run's encoders make of them."""
     model = run.model_read(steps)
+    how = applied(run, model, raw=raw, coverage=coverage)
     if not examples:
         return []
     if encoders is None:
@@ -264,31 +258,34 @@ def predict_examples(
     for name, encoder in encoders.items():
         if name in run.task.encoders:
             check_encoder(name, encoder, run.task.encoders[name])
-    return answer_all(run, examples_as_features(run, examples, encoders), batch_size=batch_size, model=model)
+    return answer_all(run, examples_as_features(run, examples, encoders), batch_size=batch_size, model=model, how=how)
 
 
 def answer_all(
-    run: TrainedRun,
+    run: Run,
     split: Split,
     *,
     batch_size: int | None = None,
     progress: Progress | None = None,
     model: FusionModel | None = None,
+    how: Applied | None = None,
 ) -> list[Answer]:
     """Answers to a split that is features already; in batches of the size of training unless told otherwise.
 
-    `model` is one of `TrainedRun.model_read`; as the run is read by itself unless given.
+    `model` is one of `Run.model_read`; as the run is read by itself unless given. `how` is what is done to
+    probabilities; unless given, what the run's own calibration says.
     """
     answers: list[Answer] = []
     model = run.model_read() if model is None else model
+    how = applied(run, model) if how is None else how
     for part in batched(split, batch_size or run.batch_size):
-        answers += _answers(run, part, model)
+        answers += _answers(run, part, model, how)
         if progress is not None:
             progress("answering", len(answers), len(split))
     return answers
 
 
-def _answers(run: TrainedRun, part: list[Example], model: FusionModel) -> list[Answer]:
+def _answers(run: Run, part: list[Example], model: FusionModel, how: Applied) -> list[Answer]:
     """Examples with nothing to read in them get no answer, and leave the others alone."""
     missing = [tuple(name for name in run.task.widths if not _has(example, name)) for example in part]
     readable = [row for row, lacks in enumerate(missing) if len(lacks) < len(run.task.widths)]
@@ -299,25 +296,29 @@ def _answers(run: TrainedRun, part: list[Example], model: FusionModel) -> list[A
     ]
     if readable:
         batch, output = answer_batch(model, without_targets([part[row] for row in readable]), run.task.widths)
-        for row, facts in zip(readable, _facts(run, output, batch.features), strict=True):
+        for row, facts in zip(readable, _facts(run, output, batch.features, how), strict=True):
             answers[row] = replace(answers[row], **facts)
     return [replace(answer, missing=lacks) for answer, lacks in zip(answers, missing, strict=True)]
 
 
-def _facts(run: TrainedRun, output: Output, features: Mapping[str, Tensor]) -> Iterator[dict[str, Any]]:
+def _facts(run: Run, output: Output, features: Mapping[str, Tensor], how: Applied) -> Iterator[dict[str, Any]]:
     """Example by example: the fields of its `Answer` that the model's output decides."""
     head, logits, solution = run.task.head, answer_logits(output), output.solution
     if output.answered is not None:
-        yield from _token_facts(run, output, token_places(run.model.answering, features))
+        yield from _token_facts(run, output, token_places(run.model.answering, features), how)
         return
-    prediction, confidence = (x.tolist() for x in read_answer(logits, head))
-    chances = None if head == "score" else probabilities(logits, head)
+    tempered = logits if head == "score" else logits / how.temperature  # the order of classes stays
+    prediction, confidence = (x.tolist() for x in read_answer(tempered, head))
+    chances = None if head == "score" else probabilities(tempered, head)
+    covered = _covered(run, logits, how)
     if solution is not None:
         steps, residuals = solution.steps.tolist(), {name: x.tolist() for name, x in solution.final_residual.items()}
     for at, best in enumerate(prediction):
         facts = {"answer": _in_words(run, best, logits[at]), "logits": logits[at], "confidence": confidence[at]}
         if chances is not None:
             facts["probabilities"] = chances[at]
+        if best >= 0:
+            facts |= covered[at]
         if solution is not None:
             # a choice is a state of its own: of several, the chosen one is told of
             state = at * logits.shape[1] + max(0, best) if head == "choices" else at
@@ -326,19 +327,31 @@ def _facts(run: TrainedRun, output: Output, features: Mapping[str, Tensor]) -> I
         yield facts
 
 
-def _token_facts(run: TrainedRun, output: Output, places: Sequence[tuple[str, int]]) -> Iterator[dict[str, Any]]:
+def _covered(run: Run, logits: Tensor, how: Applied) -> list[dict[str, Any]]:
+    """By example: the field of its `Answer` that holds what is within the promised distance of it."""
+    if how.promise is None:
+        return [{}] * len(logits)
+    far = how.promise.threshold
+    if run.task.head == "score":
+        return [{"interval": (value - far, value + far)} for value in logits[:, 0].double().tolist()]
+    sets = classes_within(logits, run.task.head, far)
+    named = run.task.head != "choices"
+    return [{"among": tuple(run.labels[each] if named else str(each) for each in kept)} for kept in sets]
+
+
+def _token_facts(run: Run, output: Output, places: Sequence[tuple[str, int]], how: Applied) -> Iterator[dict[str, Any]]:
     """The same for answers per token: those of an example's real tokens, one after the other."""
     assert output.answered is not None
     logits, solution = answer_logits(output), output.solution
     for at, real in enumerate(output.answered):
         own = logits[at][real]
-        best, sure = read_answer(own, "tokens")
+        best, sure = read_answer(own / how.temperature, "tokens")
         said = tuple(run.labels[each] for each in best.tolist() if each >= 0)
         facts: dict[str, Any] = {
             "answer": said if said and len(said) == len(best) else None,  # a state that is not finite answers nothing
             "logits": own,
             "confidence": float(sure.mean()),
-            "probabilities": probabilities(own, "tokens"),
+            "probabilities": probabilities(own / how.temperature, "tokens"),
             "tokens": tuple(places[place] for place in real.nonzero().flatten().tolist()),
         }
         if solution is not None:
@@ -353,7 +366,7 @@ def token_places(answering: Sequence[str], features: Mapping[str, Tensor]) -> li
     return [(name, place) for name, length in lengths.items() for place in range(length)]
 
 
-def _in_words(run: TrainedRun, best: int, logits: Tensor) -> str | float | tuple[str, ...] | None:
+def _in_words(run: Run, best: int, logits: Tensor) -> str | float | tuple[str, ...] | None:
     """The answer as a label, several of them, the place of a choice, or a number."""
     if best < 0:  # the logits are not finite
         return None

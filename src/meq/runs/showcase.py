@@ -26,6 +26,7 @@ from meq.analysis.removal import Faithfulness
 from meq.core.solution import Solution, Stop
 from meq.data.content import Content, DrawnPicture, Picture, Regions
 from meq.data.contract import DataSet, Example
+from meq.data.findings import OnBad
 from meq.data.pictures import open_picture
 from meq.data.transforms import blank
 from meq.encoders import Encoder
@@ -48,8 +49,19 @@ from meq.runs.analyze import (
 from meq.runs.evaluate import ScoredAnswers, TokenScore, how_chosen, notable_answers, score_answers, token_scores
 from meq.runs.explain import Explainer
 from meq.runs.explanation import Explanation
-from meq.runs.load import RunFiles, TrainedRun, load_run, open_run_files
-from meq.runs.own_data import ReadOptions, arm_of, as_features, chosen_split, encoders_of_run, raw_data, study_above
+from meq.runs.load import TrainedRun, load_run
+from meq.runs.own_data import (
+    ReadOptions,
+    arm_of,
+    as_features,
+    chosen_split,
+    encoders_of_run,
+    kept_features,
+    raw_data,
+    study_above,
+)
+from meq.runs.run_files import RunFiles, open_run_files
+from meq.runs.worth import TRAINED_ON, Worth, measure_worth, spread
 from meq.studies.compare import Records
 from meq.studies.study import STUDY, Study, StudyError, read_study, run_place
 from meq.studies.tables import records_of
@@ -74,6 +86,8 @@ class ShowcaseOptions:
     limit: int = 500
     """Followed along the steps: the first of the split."""
     eigenvalues: int = 12
+    store: Path | None = None
+    """A feature store to read and to keep in what is new; that of training is read unless given."""
 
     def __post_init__(self) -> None:
         if min(self.examples, self.samples, self.limit, self.eigenvalues) < 1:
@@ -131,6 +145,8 @@ class Showcase:
     tokens: tuple[TokenScore, ...]
     """With answers per token: how many are right, by modality; empty for other heads, and where features are not here.
     Of the examples that were computed again."""
+    worth: Worth | None
+    """What each modality is worth; None where it was not measured, or of too few examples."""
     missing: tuple[str, ...]
     """What could not be computed, why, and what to do about it."""
 
@@ -209,7 +225,7 @@ def prepare_showcase(
     """Look at a trained run on its own data, and keep what is found in `analysis/` of its folder, or of `into`.
 
     What cannot be had here, such as data or encoders, is named in `missing`. A diagnosis and a trajectory that
-    `meq analyze` left in the run's folder are taken over if they are of the same weights.
+    `meq diagnose` left in the run's folder are taken over if they are of the same weights.
     """
     files = open_run_files(folder)
     into = into or files.folder
@@ -258,12 +274,19 @@ class _Builder:
         features: DataSet | None = None
         encoders: Mapping[str, Encoder] | None = None
         with self.trying("the data of the run", "give its folder with --root"):
-            raw = chosen_split(raw_data(run, root=self.root), self.split)
+            whole = raw_data(run, root=self.root)
+            raw = chosen_split(whole, self.split)
         with self.trying("the encoders of the run", "install or give what is named"):
-            encoders = encoders_of_run(run)
+            # some of the examples are explained later
+            encoders = encoders_of_run(run, remember=2 * options.limit, store=options.store)
         if raw is not None and encoders is not None:
             with self.trying("features", "mend what is named"):
                 features = self._features(raw, encoders)
+        worth = None
+        if features is not None and encoders is not None:
+            with self.trying("what each modality is worth", "report it"):
+                beside = self._with_train(whole, features, encoders)
+                worth = measure_worth(run.model, beside, self.split, progress=self.progress)
         kept = analysis_of(run)
         diagnosis, trajectory, maps = (kept.diagnosis, kept.trajectory, kept.maps) if kept else (None, None, None)
         eigenvalues, model, among = None, run.model, max(options.samples, 32)
@@ -302,6 +325,7 @@ class _Builder:
             eigenvalues=eigenvalues,
             maps=maps,
             tokens=self.tokens,
+            worth=worth,
             missing=tuple(self.missing),
         )
 
@@ -310,12 +334,26 @@ class _Builder:
         few = replace(raw, splits={self.split: raw.splits[self.split][: self.options.limit]})
         request = self.run.request
         skipping = request is not None and request.skip_bad
-        reading = ReadOptions(on_bad="skip" if skipping else "raise", progress=self.progress)
+        store = self.options.store
+        reading = ReadOptions(on_bad="skip" if skipping else "raise", store=store, progress=self.progress)
         data = as_features(self.run, few, encoders, reading=reading)
         if self.arm is not None and self.arm.blank:
             data = blank(data, self.arm.blank)
         self.reproduced = self._difference(data)
         return data
+
+    def _with_train(self, raw: DataSet, features: DataSet, encoders: Mapping[str, Encoder]) -> DataSet:
+        """The features with those of train and dev, for linear models; without where they would have to be encoded."""
+        if not all(name in raw.splits for name in ("train", "dev")):
+            return features
+        if encoders and kept_features(self.run) is None:
+            return features
+        wanted = {"train": spread(raw.splits["train"], TRAINED_ON), "dev": raw.splits["dev"]}
+        on_bad: OnBad = "skip" if self.run.request is not None and self.run.request.skip_bad else "raise"
+        made = as_features(self.run, replace(raw, splits=wanted), encoders, reading=ReadOptions(on_bad=on_bad))
+        if self.arm is not None and self.arm.blank:
+            made = blank(made, self.arm.blank)
+        return replace(features, splits={**made.splits, **features.splits})
 
     def _difference(self, data: DataSet) -> float:
         """The largest difference of a logit to the stored one; infinite if the examples are others."""

@@ -19,8 +19,8 @@ from meq.data.contract import DataSet, Example, tensors_of
 from meq.data.request import DataRequest, open_data
 from meq.data.table_files import is_table
 from meq.data.transforms import blank
+from meq.devices import chosen_device
 from meq.encoders import Encoder, choose_encoders
-from meq.encoders.catalogue import encoding_device
 from meq.encoders.store import FeatureStore
 from meq.models.base import FusionModel
 from meq.models.iterated import IteratedModel
@@ -36,6 +36,7 @@ from meq.training.updates import seed_everything
 
 TOLERANCES = {"model": 0.02, "block": 0.02, "flops": 0.25}
 """How far the best size may be off: sizes are whole numbers, layers above all."""
+WIDTH = "dim"
 TYPICAL = 200
 """Train examples whose mean number of tokens stands for the data when FLOPs are matched."""
 
@@ -52,13 +53,22 @@ class Places:
     """A folder that keeps encoded features."""
     read: Path | None = None
     """The folder of a second data set, which a measure reads."""
+    device: str | None = None
+    """Where encoders, training and measures compute; the accelerator that is found unless given."""
 
 
-def places_of(data: str | None, root: Path | None, *, store: Path | None = None, read: Path | None = None) -> Places:
+def places_of(
+    data: str | None,
+    root: Path | None,
+    *,
+    store: Path | None = None,
+    read: Path | None = None,
+    device: str | None = None,
+) -> Places:
     """Where data lies that was asked for: a table is a file, whose own paths start from `root`; else that is it."""
     if data is not None and is_table(data):
-        return Places(data=Path(data), files=root, store=store, read=read)
-    return Places(data=root, store=store, read=read)
+        return Places(data=Path(data), files=root, store=store, read=read, device=device)
+    return Places(data=root, store=store, read=read, device=device)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,11 +92,13 @@ def prepare_data(config: DataConfig, places: Places | None = None) -> PreparedDa
     places = places or Places()
     raw = open_raw(config, places)
     needed = any(modality.width is None for modality in raw.modalities.values())
-    encoders = choose_encoders(raw, config.encoders, device=encoding_device()) if needed else {}
-    scaled = raw.modalities if config.standardise else None
+    encoders = choose_encoders(raw, config.encoders, device=chosen_device(places.device)) if needed else {}
+    numbers = [name for name, modality in raw.modalities.items() if modality.kind == "features"]
+    scaled = (numbers or list(raw.modalities)) if config.standardise else None  # where all is encoded, that is
     data, statistics = prepare(raw, encoders, standardised=scaled, store=places.store)
+    source = raw if statistics is None or not numbers else statistics.apply(raw)
     provenance = Provenance(
-        source_fingerprint=raw.fingerprint() if encoders else None,
+        source_fingerprint=source.fingerprint() if encoders else None,
         standardisation=statistics,
         kinds={name: encoder.kind for name, encoder in encoders.items()},
         specs={name: encoder.spec for name, encoder in encoders.items()},
@@ -119,18 +131,41 @@ def sized_options(study: Study, arm: ArmConfig, data: DataSet) -> dict[str, Any]
     other = study.arm(arm.match.to)
     if other.match is not None:
         raise StudyError(f"{study.name!r}: {arm.name!r} is matched to {other.name!r}, which is itself matched")
-    return {
-        **options,
-        arm.match.size: _matched_size(arm, arm.match, options, other, sized_options(study, other, data), data),
-    }
+    others = sized_options(study, other, data)
+    typical = _typical_shapes(data) if arm.match.part == "flops" else {}
+    # a study asks for every run, and studies on one set for the same arms: dozens of models are built to find a size
+    asked = (
+        arm.model,
+        arm.match,
+        options,
+        other.model,
+        others,
+        data.widths,
+        data.head,
+        len(data.labels),
+        data.answering,
+    )
+    key = repr((asked, typical))
+    if key not in SIZES:
+        SIZES[key] = _matched_sizes(arm, arm.match, options, other, others, data, typical)
+    return {**options, **SIZES[key]}
+
+
+SIZES: dict[str, dict[str, int]] = {}
+"""The sizes that were found, by all that they depend on."""
 
 
 def build_objective(arm: ArmConfig, data: DataSet, floors: Mapping[str, float] | None = None) -> Objective:
-    """The task and the arm's penalties; `floors` are those of a cross-floor that another arm's run sets."""
+    """The task and the arm's penalties; `floors` are those of a cross-floor that another arm's run sets.
+
+    Before that run is over there are none: a floor of 0 stands for them, so that the arm can be built and its needs
+    estimated.
+    """
     _check_penalties(arm)
     penalties = []
     for name, options in arm.penalties.items():
-        extra = {"floors": dict(floors or {})} if name == "cross-floor" and arm.floor_from else {}
+        known: Any = 0.0 if floors is None else dict(floors)
+        extra = {"floors": known} if name == "cross-floor" and arm.floor_from else {}
         penalties.append(PENALTIES.get(name)(**options, **extra))
     return Objective(task=data.head, penalties=tuple(penalties))
 
@@ -198,24 +233,42 @@ def _check_penalties(arm: ArmConfig) -> None:
             raise StudyError(f"the arm {arm.name!r}: there is no penalty {name!r}: {nearest(name, PENALTIES)}")
 
 
-def _matched_size(
-    arm: ArmConfig, match: MatchedSize, options: dict[str, Any], other: ArmConfig, others: dict[str, Any], data: DataSet
-) -> int:
-    def build(size: int) -> FusionModel:
-        return make_model(arm.model, data, {**options, match.size: size})
+def _matched_sizes(
+    arm: ArmConfig,
+    match: MatchedSize,
+    options: dict[str, Any],
+    other: ArmConfig,
+    others: dict[str, Any],
+    data: DataSet,
+    typical: Mapping[str, list[int]],
+) -> dict[str, int]:
+    """The options that are chosen, by name."""
+
+    def build(size: int, name: str = match.size, **more: int) -> FusionModel:
+        return make_model(arm.model, data, {**options, name: size, **more})
 
     def target(_: int) -> FusionModel:
         return make_model(other.model, data, {**others, **({"tol": 0.0} if match.part == "flops" else {})})
 
     tolerance = TOLERANCES[match.part]
     if match.part == "flops":
-        few = list(data.splits["train"][:TYPICAL])
-        features = {name: torch.zeros(1, *_typical_shape(few, name), width) for name, width in data.widths.items()}
+        features = {name: torch.zeros(1, *typical[name], width) for name, width in data.widths.items()}
         wanted = count_flops(target, 0, features)
-        return match_flops(build, wanted, features, tolerance=tolerance).size
+        return {match.size: match_flops(build, wanted, features, tolerance=tolerance).size}
     with torch.device("meta"):
         wanted = target(0).count_parameters(match.part)
-    return match_parameters(build, wanted, part=match.part, tolerance=tolerance).size
+    if match.size != WIDTH:
+        return {match.size: match_parameters(build, wanted, part=match.part, tolerance=tolerance).size}
+    heads = options.get("heads", 1)
+    near = match_parameters(lambda size: build(size * heads), wanted, part=match.part, tolerance=1.0)
+    width = heads * (near.size - (near.reached > wanted))
+    inner = match_parameters(lambda size: build(width, hidden=size), wanted, part=match.part, tolerance=tolerance)
+    return {WIDTH: width, "hidden": inner.size}
+
+
+def _typical_shapes(data: DataSet) -> dict[str, list[int]]:
+    few = list(data.splits["train"][:TYPICAL])
+    return {name: _typical_shape(few, name) for name in data.widths}
 
 
 def _typical_shape(examples: Sequence[Example], name: str) -> list[int]:

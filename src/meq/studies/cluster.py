@@ -55,7 +55,7 @@ class Cluster:
         most = len(job.left) if self.workers is None else workers_for(need, len(job.left), self.workers)
         # for a cluster of this machine: what is asked for, even if that is more than it has
         local_cpus = max(cores(), self.cpus) if self.workers is None else self.cpus * most
-        with _connected(self.address, local_cpus, trusted=self.trusted) as ray:
+        with connected(self.address, local_cpus, trusted=self.trusted) as ray:
             gpus = gpus_of_a_run(ray.nodes()) if self.gpus is None else self.gpus
             asked = {"num_cpus": self.cpus, "num_gpus": gpus, "memory": need}
             nodes = _fitting_nodes(ray, asked)
@@ -158,7 +158,7 @@ def _fitting_nodes(ray: Any, asked: dict[str, Any]) -> str:
 
 
 @contextmanager
-def _connected(address: str | None, local_cpus: int, *, trusted: bool = False) -> Iterator[Any]:
+def connected(address: str | None, local_cpus: int, *, trusted: bool = False) -> Iterator[Any]:
     """Ray, connected to a cluster; what was started or connected here is ended here, and nothing else."""
     if not trusted:
         _refuse_elsewhere([_host(given) for given in (address, os.environ.get("RAY_ADDRESS")) if given])
@@ -167,17 +167,17 @@ def _connected(address: str | None, local_cpus: int, *, trusted: bool = False) -
         import ray
     except ImportError as error:
         raise StudyError(INSTALL) from error
-    connected = ray.is_initialized()
-    if connected and address not in (None, "auto"):
+    joined = ray.is_initialized()
+    if joined and address not in (None, "auto"):
         raise StudyError("this process is connected to a cluster of Ray already: leave out the address")
-    if not connected:
+    if not joined:
         _connect(ray, address, local_cpus)
     try:
         if not trusted:  # a cluster that this machine belongs to may have other nodes
             _refuse_elsewhere([node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]])
         yield ray
     finally:
-        if not connected:
+        if not joined:
             ray.shutdown()
 
 

@@ -249,7 +249,7 @@ def intervals(
         same = all(examples[mine] == examples[theirs] for mine, theirs in pairs)
         for metric in metrics if pairs else ():
             moved = [drawn[mine][metric] - drawn[theirs][metric] for mine, theirs in pairs] if same else []
-            low, high = _bounds(np.mean(moved, axis=0)) if moved else (None, None)
+            low, high = bounds(np.mean(moved, axis=0)) if moved else (None, None)
             recorded = [(records[mine].metrics[split], records[theirs].metrics[split]) for mine, theirs in pairs]
             difference = statistics.fmean(mine[metric] - theirs[metric] for mine, theirs in recorded)
             count, _ = examples[pairs[0][0]]
@@ -257,6 +257,11 @@ def intervals(
                 Interval(arm=arm, seeds=len(pairs), examples=count, difference=difference, low=low, high=high)
             )
     return found
+
+
+def drawn_scores(record: RunRecord, metric: str, given: Predictions) -> Numbers:
+    """A metric for every draw of the examples; answers to the same examples see the same draws."""
+    return np.concatenate([resampled(record, metric, given, part) for part in _counts(len(given.ids))])
 
 
 def _counts(examples: int) -> Iterator[Counts]:
@@ -271,7 +276,8 @@ def _counts(examples: int) -> Iterator[Counts]:
         yield np.bincount(places.ravel(), minlength=count * examples).reshape(count, examples).astype(np.int16)
 
 
-def _bounds(values: Numbers) -> tuple[float | None, float | None]:
+def bounds(values: Numbers) -> tuple[float | None, float | None]:
+    """The middle 95 % of a number over draws; None where it is no number for most of them."""
     finite = values[np.isfinite(values)]
     if len(finite) * 2 < len(values):
         return None, None

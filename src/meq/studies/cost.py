@@ -6,8 +6,8 @@ import copy
 import statistics
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -22,9 +22,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from meq.core.operator import held_still
 from meq.core.solution import Stop
+from meq.devices import device_of
+from meq.models.anytime import Anytime
 from meq.models.base import FusionModel, Output
 from meq.models.iterated import IteratedModel
-from meq.options import checked_options, nearest
+from meq.models.quantise import LEAST_WEIGHTS, quantise
+from meq.options import checked_options, nearest, whole_number
+from meq.records import SINCE
 
 STEPS = (1, 2, 5, 10, 20)
 CAP = 100
@@ -65,6 +69,14 @@ class Cost:
     passes: int
     device: str
     threads: int
+    cpu_ms: float | None = field(default=None, metadata=SINCE)
+    """Median of the passes in CPU time of the process, all its threads; None where it was not measured."""
+    rounds: int = field(default=1, metadata=SINCE)
+    """How often the arms were gone through as a whole."""
+    way: str = field(default="", metadata=SINCE)
+    """In words, how this row is computed otherwise than the model itself; empty for the model itself."""
+    mean_steps: float | None = field(default=None, metadata=SINCE)
+    """Where samples stop by themselves: how many steps they took."""
 
     @property
     def peak_bytes(self) -> int:
@@ -117,23 +129,35 @@ class Feed:
         return [tensor for part in parts if isinstance(part, nn.Module) for tensor in _weights(part)]
 
 
-def measure_cost(model: FusionModel, feed: Feed, *, passes: int = 30, warmups: int = 5) -> Cost:
+def measure_cost(model: FusionModel, feed: Feed, *, passes: int = 30, warmups: int = 5, rounds: int = 1) -> Cost:
     """The cost of one model's forward pass, see `measure_costs`."""
-    return measure_costs({type(model).__name__: model}, feed, passes=passes, warmups=warmups).arms[0]
+    return measure_costs({type(model).__name__: model}, feed, passes=passes, warmups=warmups, rounds=rounds).arms[0]
 
 
 @checked_options
-def measure_costs(models: Mapping[str, FusionModel], feed: Feed, *, passes: int = 30, warmups: int = 5) -> Costs:
+def measure_costs(
+    models: Mapping[str, FusionModel],
+    feed: Feed,
+    *,
+    passes: int = 30,
+    warmups: int = 5,
+    rounds: int = 1,
+    ways: Mapping[str, str] | None = None,
+) -> Costs:
     """Time, FLOPs and memory of forward passes of several arms, on the device that they are on.
 
-    The arms take turns, since machines are noisy. Memory is the allocator's on CUDA, elsewhere the peak of live tensor
-    bytes.
+    The arms take turns, since machines are noisy: `passes` times in every one of the `rounds`, each of which begins
+    with another arm. Memory is the allocator's on CUDA, elsewhere the peak of live tensor bytes. `ways` says of some
+    arms in what they are not the model itself.
     """
     if passes < 1 or warmups < 0 or not models:
         raise ValueError(f"needs a model, a pass and no negative warmups, got {len(models)}, {passes} and {warmups}")
+    whole_number("rounds", rounds)
     with torch.no_grad(), held_still(*models.values()):
-        seconds = _take_turns(models, feed, passes=passes, warmups=warmups)
-        arms = tuple(_cost(arm, model, feed, seconds.get(arm, [])) for arm, model in models.items())
+        clocks = _take_turns(models, feed, passes=passes, warmups=warmups, rounds=rounds)
+        arms = tuple(_cost(arm, model, feed, clocks.get(arm, [])) for arm, model in models.items())
+    arms = tuple(replace(cost, rounds=rounds, way=(ways or {}).get(cost.arm, "")) for cost in arms)
+    seconds = {arm: [wall for wall, _ in taken] for arm, taken in clocks.items()}
     single = [cost for cost in arms if cost.steps is None]
     reference = min(single, key=lambda cost: cost.flops if cost.ms is None else cost.ms).arm if single else None
     return Costs(
@@ -149,18 +173,6 @@ def measure_costs(models: Mapping[str, FusionModel], feed: Feed, *, passes: int 
     )
 
 
-def chosen_device(asked: str | None) -> str:
-    """The device that was asked for, if it is there; else an accelerator, else the CPU."""
-    if asked is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(1, device=asked)
-    except (RuntimeError, AssertionError) as error:  # torch asserts where it was built without CUDA
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"there is no device {asked!r} here: {reason}") from error
-    return asked
-
-
 def count_pass(model: FusionModel, feed: Feed) -> int:
     """FLOPs of one pass of the whole batch, two per multiply-add."""
     # fused attention hides its products from the counter
@@ -169,13 +181,13 @@ def count_pass(model: FusionModel, feed: Feed) -> int:
     return counter.get_total_flops()
 
 
-def _cost(arm: str, model: FusionModel, feed: Feed, seconds: Sequence[float]) -> Cost:
+def _cost(arm: str, model: FusionModel, feed: Feed, clocks: Sequence[tuple[float, float]]) -> Cost:
     made = feed.encoded()
     size = len(next(iter(made.values())))
-    times = [1000 * each / size for each in seconds]
+    times = [1000 * wall / size for wall, _ in clocks]
     low, middle, high = np.quantile(times, (0.25, 0.5, 0.75)).tolist() if times else (None, None, None)
     weights = [*_weights(model), *feed.weights()]
-    device = _device(model)
+    device = device_of(model)
     return Cost(
         arm=arm,
         parameters=model.count_parameters(),
@@ -192,36 +204,49 @@ def _cost(arm: str, model: FusionModel, feed: Feed, seconds: Sequence[float]) ->
         passes=len(times),
         device=device.type,
         threads=torch.get_num_threads(),
+        cpu_ms=statistics.median(1000 * cpu / size for _, cpu in clocks) if clocks else None,
+        mean_steps=_mean_steps(model, feed),
     )
 
 
-def _take_turns(models: Mapping[str, FusionModel], feed: Feed, *, passes: int, warmups: int) -> dict[str, list[float]]:
-    """Seconds of each pass, by arm; none on the meta device."""
-    devices = {_device(model) for model in models.values()}
+def _mean_steps(model: FusionModel, feed: Feed) -> float | None:
+    """Of samples that stop by themselves."""
+    if not isinstance(model, IteratedModel) or model.anytime is None:
+        return None
+    solution = feed(model).solution
+    return None if solution is None else float(solution.steps.double().mean())
+
+
+def _take_turns(
+    models: Mapping[str, FusionModel], feed: Feed, *, passes: int, warmups: int, rounds: int
+) -> dict[str, list[tuple[float, float]]]:
+    """Seconds of each pass, on the wall and of the processor, by arm; none on the meta device."""
+    devices = {device_of(model) for model in models.values()}
     if len(devices) > 1:
         raise ValueError(f"arms that are compared must be on one device, got {sorted(map(str, devices))}")
     (device,) = devices
     if device.type == "meta":
         return {}
-    seconds: dict[str, list[float]] = {arm: [] for arm in models}
-    for turn in range(warmups + passes):
-        for arm, model in models.items():
+    seconds: dict[str, list[tuple[float, float]]] = {arm: [] for arm in models}
+    for turn in range(warmups + rounds * passes):
+        first = max(0, turn - warmups) // passes % len(models)  # so that no arm always follows the same one
+        for arm in [*models][first:] + [*models][:first]:
             _wait(device)
-            start = time.perf_counter()
-            feed(model)
+            start, start_cpu = time.perf_counter(), time.process_time()
+            feed(models[arm])
             _wait(device)
             if turn >= warmups:
-                seconds[arm].append(time.perf_counter() - start)
+                seconds[arm].append((time.perf_counter() - start, time.process_time() - start_cpu))
     return seconds
 
 
 def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type not in ("cpu", "meta"):
+        torch.accelerator.synchronize(device)
 
 
 def _working_bytes(model: FusionModel, feed: Feed, weights: Sequence[Tensor]) -> int:
-    device = _device(model)
+    device = device_of(model)
     if device.type == "cuda":
         _wait(device)
         torch.cuda.reset_peak_memory_stats(device)
@@ -236,10 +261,6 @@ def _working_bytes(model: FusionModel, feed: Feed, weights: Sequence[Tensor]) ->
 
 def _weights(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
 
 
 # -- over the number of steps ------------------------------------------------------------------------------------------
@@ -279,6 +300,8 @@ class Sweep:
     ms: Line | None
     to_tolerance: ToleranceRun | None
     """None on the meta device."""
+    ways: tuple[Cost, ...] = field(default=(), metadata=SINCE)
+    """The model computed in other ways, measured in turns with the points."""
 
     @property
     def memory_growth(self) -> float:
@@ -291,26 +314,102 @@ class Sweep:
 
 
 @checked_options
-def sweep_steps(model: IteratedModel, feed: Feed, *, steps: Sequence[int] = STEPS, passes: int = 30) -> Sweep:
-    """The cost at each number of steps, all of them taken, and how many it takes to settle."""
+def sweep_steps(
+    model: IteratedModel,
+    feed: Feed,
+    *,
+    steps: Sequence[int] = STEPS,
+    passes: int = 30,
+    rounds: int = 1,
+    ways: Mapping[str, tuple[FusionModel, str]] | None = None,
+) -> Sweep:
+    """The cost at each number of steps, all of them taken, and how many it takes to settle.
+
+    `ways` are other ways of the same model that are measured with them, by name: the model, and in words what it is.
+    """
     if len(set(steps)) < 2 or sorted(set(steps)) != list(steps):
         raise ValueError(f"a sweep needs two or more growing numbers of steps, got {list(steps)}")
-    depths = {f"K={count}": at_depth(model, count) for count in steps}
-    points = measure_costs(depths, feed, passes=passes, warmups=min(WARMUPS, passes)).arms
+    depths: dict[str, FusionModel] = {f"K={count}": at_depth(model, count) for count in steps}
+    others = {name: made for name, (made, _) in (ways or {}).items()}
+    words = {name: said for name, (_, said) in (ways or {}).items()}
+    found = measure_costs(
+        {**depths, **others}, feed, passes=passes, warmups=min(WARMUPS, passes), rounds=rounds, ways=words
+    ).arms
+    points = found[: len(depths)]
     times = [point.ms for point in points if point.ms is not None]
     return Sweep(
         points=points,
         flops=fit_line(steps, [point.flops for point in points]),
         ms=fit_line(steps, times) if times else None,
         to_tolerance=_to_tolerance(model, feed) if times else None,
+        ways=found[len(depths) :],
     )
 
 
 def at_depth(model: IteratedModel, steps: int, *, tol: float = 0.0) -> IteratedModel:
     """The same model, weights shared, read at another depth; without a tolerance it takes every step."""
     twin = copy.copy(model)
-    twin.steps, twin.tol = steps, tol
+    twin.steps, twin.tol, twin.anytime = steps, tol, None
     return twin
+
+
+# -- other ways of computing a model -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Way:
+    """How a model can be computed otherwise: what it makes of the model on this feed, and in words what that is."""
+
+    make: Callable[[FusionModel, Feed], tuple[FusionModel, str] | None]
+    """None for a model that has no such way."""
+
+
+def read_early(model: FusionModel, feed: Feed) -> tuple[FusionModel, str] | None:
+    """Every sample stops by its residual, at the one that half of them have left half way.
+
+    When a trained model stops is a matter of its training and of its calibration. This threshold stands for no model:
+    it makes samples stop early, some sooner than others, so that the price and the gain of that can be seen.
+    """
+    if not isinstance(model, IteratedModel) or model.steps < 2 or model.anytime is not None:
+        return None
+    with torch.no_grad(), held_still(model):
+        solution = feed(at_depth(model, model.steps)).solution
+    assert solution is not None
+    largest = torch.stack(list(solution.residuals.values())).nan_to_num(-1).amax(0)  # steps by samples
+    threshold = float(largest[model.steps // 2].median())
+    if not threshold > 0:
+        return None
+    twin = at_depth(model, model.steps)
+    twin.anytime = Anytime("residual", threshold)
+    words = (
+        f"samples stop at a residual of {threshold:.3g}, which half of them have at half of the {model.steps} steps; "
+        "when a trained model stops is a matter of its calibration"
+    )
+    return twin, words
+
+
+def in_int8(model: FusionModel, feed: Feed) -> tuple[FusionModel, str] | None:
+    """Its large linear layers in int8, see `quantise`; None where there is none."""
+    gains = any(type(part) is nn.Linear and part.weight.numel() >= LEAST_WEIGHTS for part in model.modules())
+    if device_of(model).type != "cpu" or model.int8 is not None or not gains:
+        return None
+    words = f"linear layers of at least {LEAST_WEIGHTS:,} weights in int8, inputs rounded token by token"
+    return quantise(model), words
+
+
+EARLY, INT8 = "read early", "int8"
+WAYS: Mapping[str, Way] = {EARLY: Way(make=read_early), INT8: Way(make=in_int8)}
+"""By name, as it stands behind the arm's; what costs are shown of besides the models themselves."""
+
+
+def other_ways(
+    name: str, model: FusionModel, feed: Feed, *, but: Collection[str] = ()
+) -> dict[str, tuple[FusionModel, str]]:
+    """A model in all the ways it has, by name, `but` some; none on the meta device, where no sample is looked at."""
+    if device_of(model).type == "meta":
+        return {}
+    found = {f"{name}, {way}": each.make(model, feed) for way, each in WAYS.items() if way not in but}
+    return {way: made for way, made in found.items() if made is not None}
 
 
 def fit_line(steps: Sequence[int], values: Sequence[float]) -> Line:

@@ -20,6 +20,7 @@ from meq.studies.settings import (
 )
 from meq.studies.study import ArmConfig, DataConfig, MatchedSize, Study, StudyError
 from meq.training.config import TrainConfig
+from meq.training.depth import FAST as FAST_DEPTH
 
 # -- mutual equilibrium against other ways to fuse, at matched size ----------------------------------------------------
 
@@ -122,17 +123,25 @@ def readout(setting: Setting) -> Study:
 def state_design(setting: Setting) -> Study:
     """Is it the two states? One joint state of tokens, matched in block and in whole model; and a feature sum.
 
+    What is matched is the width of the joint state, which widens what feeds and reads it, too: with the block of the
+    equilibrium's size, the whole model is larger. Where every modality is one vector, the joint state has those
+    vectors side by side, mixed by one MLP of the equilibrium's size; nothing else changes, so that a block and a whole
+    model of that size are the same arm.
+
     Command: meq study run state-design scenes --quick
     Duration: about an hour on two cores in quick form.
     Expect: the feature sum, which has no tokens left, behind the others.
     """
-    block = MatchedSize(to=EQUILIBRIUM, part="block")
-    arms: tuple[ArmConfig, ...] = (
-        equilibrium(setting),
-        baseline(setting, "single-state", match=block),
-        baseline(setting, "single-state", "single-state-model-matched"),
-        baseline(setting, "feature-sum", match=block),
-    )
+    block = MatchedSize(to=EQUILIBRIUM, size="dim", part="block")
+    if setting.shape.get("mixer") == "mlp":
+        single = [baseline(setting, "single-vector", "single-state", match=replace(block, size="hidden"))]
+    else:
+        whole = replace(block, part="model")
+        single = [
+            baseline(setting, "single-state", match=block),
+            baseline(setting, "single-state", "single-state-model-matched", match=whole),
+        ]
+    arms = (equilibrium(setting), *single, baseline(setting, "feature-sum", match=block))
     return study_of(
         setting,
         "Is a state per modality worth anything?",
@@ -484,6 +493,26 @@ def solvers(setting: Setting) -> Study:
     return study_of(
         setting, "Which solver, and which gradient?", arms, reference="damped-unrolled", measures={"coupling": {}}
     )
+
+
+def gradients(setting: Setting) -> Study:
+    """What do cheaper gradients cost? Through all steps, through the last three or the last one, and the implicit one.
+
+    All arms are trained at the model's K, and, as an implicit gradient could not learn it, with a constant damping.
+
+    Command: meq study run gradients scenes --quick
+    Duration: about an hour on two cores in quick form.
+    Expect: three steps enough, one too few; the implicit gradient as good as its equilibrium is settled.
+    """
+    constant: dict[str, Any] = {"damping": DAMPING} if setting.shape.get("damping") == LEARNED else {}
+    plain = equilibrium(replace(setting, depth="fixed"), "all-steps", **constant)
+    arms = (
+        plain,
+        replace(plain, name="last-three", train={**plain.train, "depth": FAST_DEPTH}),
+        replace(plain, name="last-one", train={**plain.train, "depth": "fixed(tracked=1)"}),
+        replace(plain, name="implicit", backward="implicit"),
+    )
+    return study_of(setting, "What do cheaper gradients cost?", arms, reference="all-steps", measures={"coupling": {}})
 
 
 def _has_gate(setting: Setting) -> bool:

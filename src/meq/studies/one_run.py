@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from meq.devices import chosen_device
 from meq.models.base import FusionModel
 from meq.models.hub import WEIGHTS
 from meq.objectives.penalties import ARROW
@@ -54,7 +55,7 @@ def load_trained(study: Study, folder: Path, run: Run, prepared: PreparedData) -
     assert record.checkpoint is not None
     if sha256(place / "model" / WEIGHTS) != record.checkpoint.sha256:
         raise StudyError(f"{place}: the weights are not those that the record speaks of")
-    model = FusionModel.from_pretrained(place / "model").eval()
+    model = FusionModel.from_pretrained(place / "model").eval().to(chosen_device(prepared.places.device))
     set_iteration(model, arm)  # a model that an older version saved does not say so itself
     return TrainedModel(model=model, data=prepared.seen_by(arm), arm=arm, record=record, prepared=prepared)
 
@@ -80,7 +81,16 @@ def _train(study: Study, folder: Path, run: Run, *, prepared: PreparedData, cons
     data = prepared.seen_by(arm)
     model, objective = build_model(study, arm, data, seed), build_objective(arm, data, _floors(study, folder, run))
     provenance = replace(prepared.provenance, study=study.name, arm=name)
-    training = Training(model, data, objective, place, study.config(name, seed), console, provenance=provenance)
+    training = Training(
+        model,
+        data,
+        objective,
+        place,
+        study.config(name, seed),
+        console,
+        provenance=provenance,
+        device=prepared.places.device,
+    )
     try:
         training.run(resume=True)
     except Exception:

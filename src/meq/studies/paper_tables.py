@@ -14,14 +14,15 @@ from pathlib import Path
 
 from meq.studies import paper as published
 from meq.studies.compare import CALLED, ArmLine, Records, compare, compare_groups, paired_difference
-from meq.studies.cost_study import cost_tables, read_cost
+from meq.studies.cost_study import cost_tables, is_cost, read_cost
 from meq.studies.measures import measured_of
 from meq.studies.measures.contract import Values
 from meq.studies.measures.coupling import Coupling
 from meq.studies.measures.fixed_point import FixedPoint, largest
+from meq.studies.measures.grounding import Grounding
 from meq.studies.measures.robustness import CLEAN, Robustness
 from meq.studies.settings import EQUILIBRIUM, setting_for
-from meq.studies.study import Study, read_study
+from meq.studies.study import Study, StudyError, read_study
 from meq.studies.tables import records_of
 from meq.studies.untrained import COST, encoders_table, hyperparameters_table
 from meq.tables import Cell, Table
@@ -42,7 +43,7 @@ ORDERS: Mapping[str, tuple[str, ...]] = {
     "encoders": ("snli-ve", "hateful-memes", "vqa-v2", "vcr", "mosei"),
 }
 """The paper's orders of data sets, by table."""
-QUICK = "Quick form: small models, few steps, encoders whose weights come with pip, a part of the data."
+QUICK = "Quick form: small models, few steps and epochs, encoders whose weights come with pip, a part of the data."
 SMOKE = "smoke"
 NONE = "--"
 PUBLISHED = "paper"
@@ -123,6 +124,10 @@ class Found:
         known = published.PAPER.get(f"{name}/{self.part.data}")
         return {} if known is None or self.part.smoke else known.values
 
+    def differences(self, name: str) -> Mapping[str, tuple[str, str]]:
+        """What the paper publishes of differences in that table, likewise."""
+        return {} if self.part.smoke else published.DIFFERENCES.get(f"{name}/{self.part.data}", {})
+
     def beside(self, name: str, column: Callable[[Mapping[str, float]], dict[str, Cell]]) -> dict[str, Cell] | None:
         """The paper's row for this data set."""
         values = self.figures(name)
@@ -142,7 +147,7 @@ def assembled(folder: Path, parts: Iterable[PaperPart], *, quick: bool, paper: b
         if mine:
             table = make(mine, paper)
             made[name] = replace(table, notes=(*table.notes, *_notes(mine, paper)))
-    if (folder / COST / "cost.json").is_file():
+    if is_cost(folder / COST):
         made |= {f"cost-{name}": table for name, table in cost_tables(read_cost(folder / COST), paper=paper).items()}
     made["datasets"] = _datasets(_in_order(found, ORDERS["datasets"]), paper)
     for name, describe in (("hyperparameters", hyperparameters_table), ("encoders", encoders_table)):
@@ -153,6 +158,28 @@ def assembled(folder: Path, parts: Iterable[PaperPart], *, quick: bool, paper: b
     if quick:
         made = {name: replace(table, notes=(*table.notes, QUICK)) for name, table in made.items()}
     return made
+
+
+def beside_paper(folder: Path) -> dict[str, Table]:
+    """The paper's tables of one study alone, with its own figures; nothing where the paper has none."""
+    study = read_study(folder)
+    if study.name.endswith(f"-{SMOKE}"):
+        raise StudyError(f"{study.name!r} is a smoke test, whose scores say nothing: no figures go beside it")
+    known = {name for name, *_ in TABLES.values()}
+    asked = [name for name in known if study.name == name or study.name.startswith(f"{name}-")]
+    if not asked:
+        return {}
+    part = PaperPart(study=max(asked, key=len), data=study.data.name, folder=folder.name)
+    found = Found(part, folder)
+    if not found.records:
+        return {}
+    made = {
+        f"{PUBLISHED}-{name}": make([found], True)
+        for name, (of, _, make) in TABLES.items()
+        if of == part.study and make([found], True) != make([found], False)
+    }
+    more = [*_notes([found], True), *([QUICK] if study.name.endswith("-quick") else [])]
+    return {name: replace(table, notes=(*table.notes, *more)) for name, table in made.items()}
 
 
 def _in_order(found: Sequence[Found], order: Sequence[str]) -> list[Found]:
@@ -194,6 +221,9 @@ def _main(found: Sequence[Found], paper: bool) -> Table:
         return row
 
     def theirs(each: Found) -> dict[str, Cell] | None:
+        if each.part.data not in published.MAIN_DIFFERENCES:  # COD10K has a table of its own
+            return None
+
         def column(values: Mapping[str, float]) -> dict[str, Cell]:
             scores = {"concat": values["concat"], "best": values[best], "meq": values["meq"]}
             less = dict(zip(("concat less", "best less"), published.MAIN_DIFFERENCES[each.part.data], strict=True))
@@ -268,9 +298,10 @@ def _configurations(title: str, name: str) -> Callable[[Sequence[Found], bool], 
         rows: list[dict[str, Cell]] = []
         for each in found:
             theirs = each.figures(name) if paper else {}
+            differences = each.differences(name) if paper else {}
             coupling = Coupling().typed(each.measured.get("coupling", {})) if name == "collapse" else {}
             for arm, words in CONFIGURATIONS[name].items():
-                if arm not in each.lines and arm not in theirs:
+                if arm not in each.lines and arm not in {**theirs, **differences}:
                     continue
                 less, called = each.against(arm)
                 row: dict[str, Cell] = {"dataset": each.name, "configuration": words, "score": each.mean(arm)}
@@ -280,8 +311,9 @@ def _configurations(title: str, name: str) -> Callable[[Sequence[Found], bool], 
                     path = next((key for result in mine for key in result.cross_self), None)
                     row["gate"] = _mean_of(result.gate.get(path or "") for result in mine)
                     row["cross_self"] = _mean_of(result.cross_self.get(path or "") for result in mine)
-                if theirs:
+                if theirs or differences:
                     row[PUBLISHED] = each.score(theirs.get(arm))
+                    row["paper less"], row["paper called"] = differences.get(arm, (NONE, ""))
                     extra = published.SAFEGUARDS.get(arm) if name == "collapse" else None
                     row |= {} if extra is None else {"paper gate": extra[0], "paper cross_self": extra[1]}
                 rows.append(row)
@@ -292,12 +324,18 @@ def _configurations(title: str, name: str) -> Callable[[Sequence[Found], bool], 
             "cross_self": "cross/self",
             PUBLISHED: f"score ({PUBLISHED})",
         }
+        titles |= {"paper less": f"less {first.study.reference} ({PUBLISHED})", "paper called": f"called ({PUBLISHED})"}
         titles |= {"paper gate": f"gate ({PUBLISHED})", "paper cross_self": f"cross/self ({PUBLISHED})"}
-        path = "Gate and cross/self: of the first path, at the kept weights, means over seeds."
-        notes = (path,) if name == "collapse" else ()
+        notes = [PATH] if name == "collapse" else []
+        one = [each.name for each in found if name == "state" and "single-state-model-matched" not in each.lines]
+        if one:
+            notes.append(f"Single state matched in its block and in the whole model: the same arm on {', '.join(one)}.")
         return Table.of(title, rows, titles=titles, notes=notes)
 
     return make
+
+
+PATH = "Gate and cross/self: of the first path, at the kept weights, means over seeds."
 
 
 def _residual(found: Sequence[Found], paper: bool) -> Table:
@@ -385,10 +423,42 @@ def _robustness(found: Sequence[Found], paper: bool) -> Table:
             row["called"] = "yes" if verdict == CALLED else _no(verdict)
             if kind in theirs:
                 row["paper concat"], row["paper meq"] = (each.score(value) for value in theirs[kind])
+                row["paper less"], row["paper called"] = published.ROBUSTNESS_CALLED.get(kind, ("", ""))
             rows.append(row)
     titles = {"dataset": "Dataset", "perturbation": "Perturbation", "concat": "Concat", EQUILIBRIUM: "MEQ"}
     titles |= {"less": "MEQ less concat", "paper concat": f"Concat ({PUBLISHED})", "paper meq": f"MEQ ({PUBLISHED})"}
+    titles |= {"paper less": f"less ({PUBLISHED})", "paper called": f"called ({PUBLISHED})"}
     return Table.of("Robustness to input corruption", rows, titles=titles)
+
+
+def _over_k(found: Sequence[Found], paper: bool) -> Table:
+    """Trained on entailment, read where things hide: accuracy at K, and far beyond it."""
+    rows: list[dict[str, Cell]] = []
+    for each in found:
+        results = list(Grounding().typed(each.measured.get("grounding", {})).values())
+        if not results:
+            continue
+        at = {"read": results[0].read, "far": results[0].horizon}
+        row: dict[str, Cell] = {"dataset": each.name, "of": results[0].data, "n": results[0].accuracy.samples}
+        for key, k in at.items():
+            mean = _mean_of(result.accuracy.score[result.accuracy.steps.index(k)] for result in results)
+            row |= {f"k {key}": str(k), key: NONE if mean is None else f"{100 * mean:.1f}"}
+        rows.append(row)
+        theirs = published.OVER_K.get(each.part.data) if paper and not each.part.smoke else None
+        if theirs is not None:
+            scores = {key: f"{100 * x:.1f}" for key, x in zip(at, theirs, strict=True)}
+            rows.append(
+                {"dataset": f"{each.name} ({PUBLISHED})", "of": "cod10k", "k read": "10", "k far": "300", **scores}
+            )
+    titles = {
+        "dataset": "Trained on",
+        "of": "Read on",
+        "k read": "K",
+        "read": "Acc at K",
+        "k far": "far",
+        "far": "Acc far",
+    }
+    return Table.of("Accuracy over k, read where things hide", rows, titles=titles, keys=(*titles, "n"))
 
 
 def _cod10k(found: Sequence[Found], paper: bool) -> Table:
@@ -402,6 +472,8 @@ def _cod10k(found: Sequence[Found], paper: bool) -> Table:
         rows.append({"what": "called", **{arm: each.against(arm)[1] for arm in arms}})
         if paper and (theirs := each.figures("main")):
             rows.append({"what": f"accuracy ({PUBLISHED})", **{arm: f"{theirs[arm]:.4f}" for arm in arms}})
+            known = each.differences("cod10k")
+            rows.append({"what": f"less MEQ ({PUBLISHED})", **{arm: known.get(arm, (NONE,))[0] for arm in arms}})
     return Table.of("COD10K, trained on it directly", rows, titles={"what": "", **arms})
 
 
@@ -453,6 +525,7 @@ TABLES: Mapping[str, tuple[str, tuple[str, ...], Callable[[Sequence[Found], bool
     "readout": ("readout", (), _configurations("Mixing again after the iteration", "readout")),
     "modality": ("modality", ("snli-ve", "hateful-memes", "mosei"), _modality),
     "robustness": ("robustness", (), _robustness),
+    "over-k": ("grounding", (), _over_k),
     "cod10k": ("cod10k", (), _cod10k),
     "residual-penalty": ("residual-penalty", ("snli-ve", "hateful-memes", "mosei", "vcr", "vqa-v2"), _residual),
     "safeguards": ("safeguards", (), _configurations("Structural safeguards against the collapse", "collapse")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 from meq.data.request import DataRequest
@@ -12,7 +13,7 @@ from meq.data.table_files import is_table
 from meq.options import nearest
 from meq.registry import Registry
 from meq.studies import laboratory
-from meq.studies.settings import FULL, TABLE, Setting, setting_for
+from meq.studies.settings import FULL, TABLE, Setting, read_by, setting_for
 from meq.studies.study import PAPER, ArmConfig, Study, StudyError
 from meq.studies.untrained import UNTRAINED
 from meq.tables import Table
@@ -30,10 +31,10 @@ The argument is a roots file, TOML, which says where each data set lies; folders
     vcr = { root = "fixtures/vcr", smoke = true }   # a few updates, to see that everything runs
 
 A set that is not there is named and left out. Runs that several studies ask for are made once. Without a roots file the
-quick form runs on the generated sets.
+quick form runs on the generated sets. Its studies train for half the epochs of their own quick forms.
 
 Command: meq study run paper roots.toml
-Duration: days on a GPU in full form, hours on two cores with --quick and no roots file.
+Duration: days on a GPU in full form, an hour and a half on two cores with --quick and no roots file.
 Expect: on the paper's sets, its tables beside ours with `meq study table FOLDER --paper`."""
 
 
@@ -73,6 +74,7 @@ STUDIES: Registry[Recipe] = Registry(
         "safeguards": Recipe(make=laboratory.safeguards, on=_EVERY),
         "jacobian-range": Recipe(make=laboratory.jacobian_range, on=_EVERY),
         "solvers": Recipe(make=laboratory.solvers, on=_EVERY),
+        "gradients": Recipe(make=laboratory.gradients, on=_EVERY),
         "robustness": Recipe(make=laboratory.robustness, on=_PICTURES),
         "cod10k": Recipe(make=laboratory.cod10k, on=_ONE_ANSWER),
         "fixed-point": Recipe(make=laboratory.fixed_point, on=_EVERY),
@@ -110,11 +112,14 @@ def make_study(
     seeds: Sequence[int] | None = None,
     rates: int = 1,
     measure_on: str | None = None,
+    encoders: Mapping[str, str | None] = MappingProxyType({}),
+    standardise: bool | None = None,
 ) -> Study:
     """The study of that name on a data set, or on a table; `rates` learning rates are tried for every arm.
 
-    `measure_on` is the split that measures read. Unless given it is dev on the paper's sets, as in its tables, and on
-    others test where that is labelled.
+    `encoders`, by kind of content (image, text, regions, audio), and `standardise`, of numbers that come with the data,
+    say how the set is read, in place of the setting's own. `measure_on` is the split that measures read: unless given
+    dev on the paper's sets, as in its tables, and on others test where that is labelled.
     """
     if name == TINY:
         return laboratory.statements_tiny()
@@ -123,7 +128,7 @@ def make_study(
     asked = data.data if isinstance(data, DataRequest) else data
     if (TABLE if is_table(asked) else asked) not in found.on:
         raise StudyError(f"the study {name!r} makes no sense on {asked!r}; it runs on {', '.join(found.on)}")
-    setting = setting_for(data, quick=quick, seeds=seeds)
+    setting = read_by(setting_for(data, quick=quick, seeds=seeds), encoders, standardise)
     parts = [name, setting.data.name if setting.data.name != name else "", setting.data.options.get("form", "")]
     study = replace(found.make(setting), name="-".join([*filter(None, parts), *(["quick"] if quick else [])]))
     if measure_on is not None:

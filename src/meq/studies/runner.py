@@ -299,7 +299,8 @@ def _make_job(study: Study, folder: Path, left: Sequence[Run], places: Places, c
     if known and known != {prepared.data.fingerprint()}:
         raise StudyError(
             f"{folder} holds runs on other data than {prepared.data.name} is now: its fingerprint differs. Give the "
-            "data it was begun with, or choose another folder"
+            "data it was begun with, or choose another folder. A version of meq that reads it otherwise makes it other "
+            "data, too (see the changelog)"
         )
     check_study(study, prepared)
     return Job(study=study, folder=folder, prepared=prepared, left=left, console=console)
@@ -338,7 +339,7 @@ def _open(study: Study, folder: Path) -> Manifest:
     if changed := differences(began, study):
         raise StudyError(
             f"{folder} holds the study {began.name!r}, which differs in {', '.join(changed)} from the one to be run: "
-            "choose another folder"
+            f"choose another folder, or go on with the one that is there: meq study work {folder}"
         )
     if (folder / MANIFEST).is_file():
         return read_manifest(folder)

@@ -49,6 +49,13 @@ class Setting:
     kinds: tuple[str, ...] = ()
     """What its statements are made of, from shallow to deep; empty where examples have no depth."""
 
+    def kind(self, modality: str) -> str:
+        """What a modality holds: image, regions, text, audio, or features."""
+        if self.data.name != TABLE:
+            return "regions" if (self.data.name, modality) == ("vcr", "image") else modality
+        columns = {kind: self.data.options.get(f"{kind}s", ()) for kind in ("image", "text", "audio")}
+        return next((k for k, names in columns.items() if modality in map(modality_named, names)), "features")
+
     @property
     def penalties(self) -> dict[str, dict[str, Any]]:
         """Those of the paper's objective that have a weight."""
@@ -77,11 +84,20 @@ def setting_for(data: str | DataRequest, *, quick: bool = False, seeds: Sequence
     return found if not seeds else replace(found, seeds=tuple(seeds))
 
 
-def _paper(name: str, train: TrainConfig, *, damping: float | str = 0.5, encoded: bool = True, **rest: Any) -> Setting:
+READERS = {"image": "clip", "text": "bert"}
+
+
+def _paper(
+    name: str,
+    train: TrainConfig,
+    *,
+    damping: float | str = 0.5,
+    encoders: Mapping[str, str] = MappingProxyType(READERS),
+    standardise: bool = False,
+    **rest: Any,
+) -> Setting:
     """Width 768, 8 heads, K = 10: what all of the paper's benchmarks share."""
-    encoders = {"image": "clip", "text": "bert"} if encoded else {}
-    # what comes as numbers has scales of its own: they are standardised by train
-    data = DataConfig(name=name, options=rest.pop("options", {}), encoders=encoders, standardise=not encoded)
+    data = DataConfig(name=name, options=rest.pop("options", {}), encoders=dict(encoders), standardise=standardise)
     shape = {"dim": WIDTH, "heads": 8, "steps": 10, "damping": damping, **rest.pop("shape", {})}
     return Setting(data=data, shape=shape, train=train, **rest)
 
@@ -111,8 +127,10 @@ FULL: Mapping[str, Setting] = {
         TrainConfig(epochs=8, batch_size=32, learning_rate=2e-5, weight_decay=1e-4),
         damping="learned",
         probes=5,
-        encoded=False,
-        options={"vectors": True},
+        # of words where the files have them; what comes as numbers has scales of its own, standardised by train
+        encoders={"text": "bert"},
+        standardise=True,
+        options={"vectors": True, "text": "auto"},
         shape={"mixer": "mlp"},
         modalities=("image", "audio", "text"),
         order=[["image", "audio"], "text"],
@@ -150,6 +168,26 @@ QUICK: Mapping[str, Setting] = {
     "scenes": Setting(data=DataConfig(name="scenes"), shape=SMALL, train=SHORT, kinds=DEPTHS, quick=True),
     "statements": Setting(data=DataConfig(name="statements"), shape=SMALL, train=replace(SHORT, epochs=8), quick=True),
 }
+
+
+def read_by(setting: Setting, encoders: Mapping[str, str | None], standardise: bool | None = None) -> Setting:
+    """The setting with other encoders, by kind of content, and with numbers standardised or not."""
+    found = dict(setting.data.encoders)
+    for kind, name in encoders.items():
+        if name is None:
+            continue
+        mine = [modality for modality in setting.modalities if setting.kind(modality) == kind]
+        if not mine:
+            kinds = ", ".join(dict.fromkeys(map(setting.kind, setting.modalities)))
+            raise StudyError(
+                f"{setting.data.name} has nothing of the kind {kind!r} that {name!r} could read; it has {kinds}"
+            )
+        found |= dict.fromkeys(mine, name)
+    scaled = setting.data.standardise if standardise is None else standardise
+    options = dict(setting.data.options)
+    if encoders.get("text") is not None and options.get("text") == "auto":
+        options["text"] = "raw"  # who names an encoder of words wants words: files without any are an error
+    return replace(setting, data=replace(setting.data, encoders=found, standardise=scaled, options=options))
 
 
 def _table(request: DataRequest, quick: bool) -> Setting:
@@ -190,7 +228,7 @@ EQUILIBRIUM = "meq"
 WHOLE_MODEL = MatchedSize(to=EQUILIBRIUM)
 SHARED = ("dim", "heads", "head_width", "steps", "damping", "gate")
 """What a baseline has from the setting; its inner width is matched."""
-ITERATED = ("single-state", "feature-sum")
+ITERATED = ("single-state", "single-vector", "feature-sum")
 
 
 def equilibrium(setting: Setting, name: str = EQUILIBRIUM, *, without: Sequence[str] = (), **options: Any) -> ArmConfig:

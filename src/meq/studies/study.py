@@ -55,7 +55,9 @@ class MatchedSize:
     to: str
     """The other arm."""
     size: str = "hidden"
-    """The option that is chosen."""
+    """The option that is chosen: mostly the inner width. `dim` is the width of the states, and with it that of all that
+    feeds and reads them; being a multiple of the heads, it is chosen first, and the inner width makes up for the
+    rest."""
     part: str = "model"
     """What is to be equal: the parameters of the whole `model` or of its `block`, or the `flops` of a sample."""
 

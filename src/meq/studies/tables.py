@@ -194,14 +194,20 @@ def _slug(name: str) -> str:
 
 
 def tables_text(
-    study: Study, folder: Path, *, names: Sequence[str] = (), form: str = "txt", paper: bool = False
+    study: Study,
+    folder: Path,
+    *,
+    names: Sequence[str] = (),
+    form: str = "txt",
+    beside: Mapping[str, Table] | None = None,
 ) -> str:
-    """All tables, or the named ones, one after the other."""
-    if paper and study.paper is None:
-        raise StudyError(f"the paper has no figures for the study {study.name!r}")
+    """All tables, or the named ones, one after the other.
+
+    `beside` are the paper's of this study, with its own figures, which are shown in the others, too.
+    """
     records, measured = records_of(folder, study), measured_of(folder, study)
-    made = make_tables(study, records, measured, paper=paper, answers=answers_of(folder))
-    return shown_tables(made, names=names, form=form)
+    made = make_tables(study, records, measured, paper=beside is not None, answers=answers_of(folder))
+    return shown_tables({**made, **(beside or {})}, names=names, form=form)
 
 
 def shown_tables(tables: Mapping[str, Table], *, names: Sequence[str] = (), form: str = "txt") -> str:

@@ -122,10 +122,17 @@ def _named(encoder: str) -> dict[str, Cell]:
     return {**row, "width": PRETRAINED_WIDTHS.get(encoder), "what": entry.summary, "needs": entry.needs}
 
 
+SOME = 108
+"""Examples of a generated set that are enough to know who reads it; so many can be balanced in every set."""
+
+
 def _built_in(setting: Setting) -> dict[str, dict[str, Cell]]:
     """What encodes the modalities of a generated set for which no encoder is named."""
     config = setting.data
-    data = _opened(config.name, None, config.options) if config.name in DATA_SETS else None
+    if config.name not in DATA_SETS:
+        return {}
+    few = {split: SOME for split in SPLITS if split in DATA_SETS[config.name].options}  # whoever reads one reads all
+    data = _opened(config.name, None, {**config.options, **(few if DATA_SETS[config.name].embedded else {})})
     if data is None or all(modality.width is not None for modality in data.modalities.values()):
         return {}
     rows: dict[str, dict[str, Cell]] = {}
@@ -184,8 +191,20 @@ UNTRAINED: Mapping[str, str] = {
 }
 
 
-def run_untrained(name: str, folder: Path | None = None, *, quick: bool = False, device: str | None = None) -> str:
-    """Measure or describe, and return the tables as text; they are written to the folder in every form."""
+def run_untrained(
+    name: str,
+    folder: Path | None = None,
+    *,
+    quick: bool = False,
+    device: str | None = None,
+    measured: Mapping[str, Any] | None = None,
+) -> str:
+    """Measure or describe, and return the tables as text; they are written to the folder in every form.
+
+    `measured` are options of `cost_study`: batch, passes, rounds, encoders.
+    """
+    if name != COST and measured:
+        raise StudyError(f"`{next(iter(measured))}` is an option of the study {COST!r}: {name} measures nothing")
     if name == COST:
         from meq.studies.cost_study import cost_study, cost_tables, write_cost
 
@@ -193,7 +212,7 @@ def run_untrained(name: str, folder: Path | None = None, *, quick: bool = False,
         with _held(folder):
             if (folder / STUDY).exists():
                 raise StudyError(f"{folder} holds another study already: choose another folder for the study of costs")
-            report = cost_study(quick=quick, device=device)
+            report = cost_study(quick=quick, device=device, **(measured or {}))
             write_cost(folder, report)
         return "\n".join(as_text(table) for table in cost_tables(report, paper=not quick).values())
     if name not in DESCRIPTIONS:

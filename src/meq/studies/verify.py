@@ -106,6 +106,14 @@ class Verification:
     def ok(self) -> bool:
         return not self.faults
 
+    def add(self, place: str, part: Verification) -> None:
+        """What was found in a folder of this one."""
+        self.faults += [replace(fault, file=f"{place}/{fault.file}") for fault in part.faults]
+        self.unverified += [f"{place}/{name}" for name in part.unverified]
+        self.notes += [f"{place}: {note}" for note in part.notes]
+        self.hashes, self.metrics = self.hashes + part.hashes, self.metrics + part.metrics
+        self.tables, self.measures = self.tables + part.tables, self.measures + part.measures
+
 
 def verify(folder: Path, *, require_checkpoints: bool = False) -> Verification:
     """Rehash every file, recompute every metric, rebuild every table. The folder is only read."""

@@ -25,11 +25,13 @@ from rich.console import Console
 
 from meq.data.request import DATA_SETS, DataRequest, open_data
 from meq.options import nearest
-from meq.records import SCHEMA, alone, refuse_outside, remove, write_bytes, write_dataclass
+from meq.records import SCHEMA, SINCE, alone, refuse_outside, remove, write_bytes, write_dataclass
 from meq.records import read_dataclass as read_plain
 from meq.studies.build import Places
-from meq.studies.paper_tables import PaperPart, assembled
+from meq.studies.cost_study import is_cost, is_sealed_cost, verify_cost
+from meq.studies.paper_tables import SMOKE, PaperPart, assembled
 from meq.studies.recipes import STUDIES, make_study
+from meq.studies.remeasure import remeasure
 from meq.studies.runner import run_study
 from meq.studies.study import STUDY, TABLES, Study, StudyError, read_study
 from meq.studies.untrained import COST, run_untrained
@@ -38,6 +40,8 @@ from meq.studies.workers import Executor
 from meq.tables import Table, as_files
 
 PAPER_FILE = "paper.json"
+TABLE_FORMAT = 2
+"""Raised when the same records give other tables than before."""
 PLAN: Mapping[str, tuple[str, ...]] = {
     "snli-ve": ("main", "modality", "mixer", "readout", "residual-penalty", "fixed-point", "steps", "grounding"),
     "hateful-memes": ("main", "modality", "residual-penalty", "state-design", "fixed-point", "robustness"),
@@ -71,6 +75,8 @@ class PaperFile:
     parts: tuple[PaperPart, ...]
     left_out: Mapping[str, str]
     """Data sets that are not there, each with why."""
+    table_format: int = field(default=1, metadata=SINCE)
+    """The form of the assembled tables."""
 
 
 def read_roots(path: Path) -> tuple[dict[str, Root], dict[str, str]]:
@@ -125,6 +131,7 @@ def run_paper(
     on: Executor | None = None,
     store: Path | None = None,
     retry_failed: bool = False,
+    device: str | None = None,
     console: Console | None = None,
 ) -> PaperFile:
     """Run what is still to be run of all studies, and assemble the tables; the same call goes on where it stopped.
@@ -158,19 +165,27 @@ def run_paper(
                 ]
                 options: dict[str, Any] = {"on": on, "reuse": sources, "retry_failed": retry_failed, "console": console}
                 try:
-                    run_study(study, folder / part.folder, places=_places(there, part, store), **options)
-                except StudyError as error:
+                    run_study(
+                        study,
+                        folder / part.folder,
+                        places=replace(_places(there, part, store), device=device),
+                        **options,
+                    )
+                except ValueError as error:  # a mistake in one study must not cost the others
                     problems.append(f"{part.study} on {part.data}: {error}")
                 if not (folder / part.folder / STUDY).is_file():
                     continue
                 done.append(part)
                 parts = (*done, *_earlier(folder, done))
                 write_dataclass(
-                    folder / PAPER_FILE, PaperFile(schema=SCHEMA, quick=quick, parts=parts, left_out=left_out)
+                    folder / PAPER_FILE,
+                    PaperFile(schema=SCHEMA, quick=quick, parts=parts, left_out=left_out, table_format=TABLE_FORMAT),
                 )
-            if COST not in left_out and not (folder / COST / "cost.json").is_file():
+            if COST not in left_out and not is_sealed_cost(folder / COST):
                 console.print(f"{COST}: {folder / COST}", highlight=False)
-                run_untrained(COST, folder / COST, quick=quick)
+                smoke = all(part.smoke for part, _ in planned)
+                measured = {"passes": SMOKE_PASSES} if smoke else None
+                run_untrained(COST, folder / COST, quick=quick, device=device, measured=measured)
         finally:  # also of a paper that is interrupted: what is there verifies
             if is_paper(folder):
                 write_tables(folder, paper_tables(folder))
@@ -207,9 +222,14 @@ def _planned(
                 left_out["grounding on snli-ve"] = "it reads cod10k, which is not there"
                 continue
             study = make_study(name, DataRequest(data=data, options=root.options), quick=quick, seeds=seeds)
-            study = smoke_form(study) if root.smoke else study
+            study = smoke_form(study) if root.smoke else _shortened(study) if quick else study
             made.append((PaperPart(study=name, data=data, folder=study.name, smoke=root.smoke), study))
     return made, left_out
+
+
+def _shortened(study: Study) -> Study:
+    """Half the epochs of a study's own quick form: there are more than a hundred runs."""
+    return replace(study, train=replace(study.train, epochs=max(1, study.train.epochs // 2)))
 
 
 def _earlier(folder: Path, done: Sequence[PaperPart]) -> list[PaperPart]:
@@ -228,6 +248,7 @@ def _refuse_other_form(folder: Path, quick: bool) -> None:
         raise StudyError(f"{folder} holds other things, {strangers[0]} among them: choose another folder")
 
 
+SMOKE_PASSES = 2
 SMOKE_SHAPE = {"dim": 16, "heads": 2, "steps": 2, "hidden": 32, "head_width": 16}
 SMOKE_MEASURES: Mapping[str, Mapping[str, Any]] = {
     "steps": {"limit": 4},
@@ -253,7 +274,7 @@ def smoke_form(study: Study) -> Study:
     measures = {name: {**options, **SMOKE_MEASURES.get(name, {})} for name, options in study.measures.items()}
     train = replace(study.train, epochs=1, batch_size=4, monitor_samples=2, radius_samples=0)
     data = replace(study.data, encoders={}, limit=8)
-    return replace(study, name=f"{study.name}-smoke", data=data, arms=tuple(arms), train=train, measures=measures)
+    return replace(study, name=f"{study.name}-{SMOKE}", data=data, arms=tuple(arms), train=train, measures=measures)
 
 
 # -- reading it back ---------------------------------------------------------------------------------------------------
@@ -285,18 +306,48 @@ def write_tables(folder: Path, tables: Mapping[str, Table]) -> None:
     remove([path for path in (folder / TABLES).iterdir() if path.name not in made])
 
 
+def verify_any(folder: Path, *, require_checkpoints: bool = False) -> Verification:
+    """A study, a study of costs, or the whole paper."""
+    if is_paper(folder):
+        return verify_paper(folder, require_checkpoints=require_checkpoints)
+    return verify_cost(folder) if is_cost(folder) else verify(folder, require_checkpoints=require_checkpoints)
+
+
+def remeasure_paper(
+    folder: Path,
+    roots: Path | None = None,
+    *,
+    store: Path | None = None,
+    device: str | None = None,
+    console: Console | None = None,
+) -> Verification:
+    """As `remeasure`, for every study of a paper whose data is there; the others are named."""
+    there = {name: Root() for name in EMBEDDED} if roots is None else read_roots(roots)[0]
+    whole = Verification()
+    for part in read_paper(folder).parts:
+        if part.data not in there:
+            where = "give its place in a roots file" if roots is None else f"{roots} does not say where it is"
+            whole.notes.append(f"{part.folder}: {part.data} is not here, so that nothing was measured again: {where}")
+            continue
+        places = replace(_places(there, part, store), device=device)
+        whole.add(part.folder, remeasure(folder / part.folder, places, console=console))
+    return whole
+
+
 def verify_paper(folder: Path, *, require_checkpoints: bool = False) -> Verification:
     """Every study in it, and the assembled tables made again."""
     whole = Verification()
-    for part in read_paper(folder).parts:
-        found = verify(folder / part.folder, require_checkpoints=require_checkpoints)
-        whole.faults += [replace(fault, file=f"{part.folder}/{fault.file}") for fault in found.faults]
-        whole.unverified += [f"{part.folder}/{name}" for name in found.unverified]
-        whole.notes += [f"{part.folder}: {note}" for note in found.notes]
-        whole.hashes, whole.metrics = whole.hashes + found.hashes, whole.metrics + found.metrics
-        whole.tables += found.tables
+    costs = [COST] if is_cost(folder / COST) else []
+    for place in [*(part.folder for part in read_paper(folder).parts), *costs]:
+        whole.add(place, verify_any(folder / place, require_checkpoints=require_checkpoints))
     if whole.faults:
         whole.notes.append("the assembled tables were not rebuilt: a study does not verify")
+        return whole
+    if read_paper(folder).table_format != TABLE_FORMAT:
+        whole.notes.append(
+            "the assembled tables are of another version of meq, and were not compared: the command that ran the paper "
+            "writes them anew"
+        )
         return whole
     made = as_files(paper_tables(folder))
     there = {path.name for path in (folder / TABLES).iterdir()} if (folder / TABLES).is_dir() else set()

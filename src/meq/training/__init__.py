@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from meq.training.alarms import Alarm, Vitals
     from meq.training.checkpoint import CheckpointError, Checkpoints
     from meq.training.config import TrainConfig
-    from meq.training.fit import TrainingError, fit
-    from meq.training.updates import seed_everything
+    from meq.training.fit import fit
+    from meq.training.updates import TrainingError, seed_everything
 else:
     make_lazy(__name__)
 

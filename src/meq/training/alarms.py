@@ -12,7 +12,7 @@ from torch import Tensor
 
 from meq.analysis.jacobian import block_statistics, cross_self_ratio, whole_statistic
 from meq.analysis.products import some_samples
-from meq.analysis.spectrum import leading_eigenvalue
+from meq.analysis.radii import radii
 from meq.analysis.verdict import identity_in_words, is_one_state
 from meq.core.operator import held_still
 from meq.core.solution import Stop
@@ -22,6 +22,8 @@ from meq.models.base import FusionModel, Output
 GROWTH = 10.0
 FAR_FROM_SETTLED = 0.2
 """The paper reads healthy models at residuals of up to 0.1: growth below this is no divergence."""
+PROBES = 1
+"""Random signs per sample and modality that the Jacobian's blocks are measured with; the mean is over samples, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,36 +55,52 @@ class Alarm:
     evidence: dict[str, Any]
 
 
-def take_vitals(model: FusionModel, batch: Batch, epoch: int, *, radius_samples: int) -> Vitals | None:
+def take_vitals(
+    model: FusionModel, batch: Batch, epoch: int, *, radius_samples: int, probes: int = PROBES
+) -> Vitals | None:
     """Measure a model that iterates on some held-out samples, dropout off; None for one that does not iterate."""
     if model.operator is None:
         return None
+    with held_still(model), torch.no_grad():
+        output = model(batch.features, batch.masks)
+    return vitals_of(model, output, epoch, radius_samples=radius_samples, probes=probes)
+
+
+def vitals_of(
+    model: FusionModel,
+    output: Output,
+    epoch: int,
+    *,
+    radius_samples: int,
+    probes: int = PROBES,
+    rows: int | None = None,
+) -> Vitals:
+    """`take_vitals` of what a model that iterates has said already, dropout off: its first `rows`, all unless given."""
     with held_still(model):
-        with torch.no_grad():
-            output = model(batch.features, batch.masks)
-        return _measured(model, output, epoch, radius_samples)
+        return _measured(model, output, epoch, radius_samples, probes, rows)
 
 
-def _measured(model: FusionModel, output: Output, epoch: int, radius_samples: int) -> Vitals:
+def _measured(
+    model: FusionModel, output: Output, epoch: int, radius_samples: int, probes: int, rows: int | None
+) -> Vitals:
     solution = output.solution
     assert solution is not None
-    finite = [row for row, stop in enumerate(solution.stop) if stop is not Stop.DIVERGED]
-    diverged = len(solution.steps) - len(finite)  # of multiple choice every choice is a row
-    operator, measured = model.operator, some_samples(solution, finite) if finite else solution
-    blocks = block_statistics(operator, measured)
+    seen = solution.stop[:rows]
+    finite = [row for row, stop in enumerate(seen) if stop is not Stop.DIVERGED]
+    diverged = len(seen) - len(finite)  # of multiple choice every choice is a row
+    operator, measured = model.operator, some_samples(solution, finite or range(len(seen)))
+    blocks = block_statistics(operator, measured, probes=probes, fused=True)
     few = some_samples(measured, range(min(radius_samples, len(measured.steps))))
     return Vitals(
         epoch=epoch,
         jacobian_norm=_mean(whole_statistic(blocks, measured)),
-        residual=max(_mean(rows) for rows in measured.final_residual.values()),
+        residual=max(_mean(each) for each in measured.final_residual.values()),
         gate={name: _mean(values) for name, values in model.gates(measured).items()},
         cross_self={name: _mean(values) for name, values in cross_self_ratio(blocks).items()},
         spread=_spread({name: x[finite] for name, x in output.pooled.items()}),
-        radius=float(leading_eigenvalue(operator, few, tol=1e-3, norms=False).radius.max())
-        if radius_samples and not diverged
-        else torch.nan,
+        radius=float(radii(operator, few).max()) if radius_samples and not diverged else torch.nan,
         diverged=diverged,
-        samples=len(solution.steps),
+        samples=len(seen),
     )
 
 

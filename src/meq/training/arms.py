@@ -5,24 +5,23 @@ Listing them imports none: torch and what needs it are imported by the functions
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from meq.core.registry import made_backward, made_solver
 from meq.data.request import check_option_values
-from meq.registry import Registry
+from meq.registry import Registry, imported
 from meq.training.config import TrainConfig
-from meq.training.record import Provenance, RunRecord
 
 if TYPE_CHECKING:
     from meq.data.contract import DataSet
     from meq.models.base import FusionModel
     from meq.objectives.penalties import Penalty
+    from meq.training.record import Provenance, RunRecord
 
 Model = TypeVar("Model", bound="type[FusionModel]")
 GIVEN = ("widths", "classes", "head", "answering")
@@ -41,10 +40,7 @@ class Arm:
 
     @property
     def model(self) -> Callable[..., FusionModel]:
-        if not isinstance(self.source, str):
-            return self.source
-        module, _, name = self.source.partition(":")
-        found: Callable[..., FusionModel] = getattr(importlib.import_module(module), name)
+        found: Callable[..., FusionModel] = imported(self.source)
         return found
 
     @property
@@ -70,6 +66,7 @@ ARMS: Registry[Arm] = Registry(
         "cross-attention": Arm("meq.models:CrossAttention"),
         "low-rank": Arm("meq.models:LowRankFusion"),
         "single-state": Arm("meq.models:SingleState"),
+        "single-vector": Arm("meq.models:SingleVector"),
         "feature-sum": Arm("meq.models:FeatureSum"),
     },
 )
@@ -148,11 +145,50 @@ def _build(arm: str, widths: Mapping[str, int], shape: Mapping[str, Any], *, cla
     return build(widths, classes, **options)
 
 
-def fitted_to(config: TrainConfig, data: DataSet) -> TrainConfig:
-    """The recipe with a batch no larger than the train split allows: a small table is no reason to fail."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    most = len(data.splits["train"]) // (processes * config.accumulate)
-    return replace(config, batch_size=max(1, min(config.batch_size, most)))
+FITTED = ("epochs", "batch_size", "patience", "least_updates")
+"""Options that follow from the data, or from the run that is resumed, unless somebody gives them."""
+UPDATES_PER_EPOCH, LEAST_BATCH = 4, 8
+"""Of a small train split: how many updates an epoch should have, and the batch that is not made smaller for it."""
+
+
+def fitted_to(config: TrainConfig, data: DataSet, *, given: Collection[str] = ()) -> TrainConfig:
+    """The recipe for a train split of this size, but for the options that were `given`.
+
+    A small table is no reason to fail, nor to make a handful of updates: the batch is made smaller, so that an epoch
+    has several updates, and epochs are added until there are `least_updates`.
+    """
+    sharing = int(os.environ.get("WORLD_SIZE", "1")) * config.accumulate
+    most = len(data.splits["train"]) // sharing
+    if "batch_size" not in given:
+        wanted = min(config.batch_size, max(LEAST_BATCH, most // UPDATES_PER_EPOCH))
+        config = replace(config, batch_size=max(1, min(wanted, most)))
+    updates = max(1, most // config.batch_size)
+    needed = -(-config.least_updates // updates)
+    return config if "epochs" in given or needed <= config.epochs else replace(config, epochs=needed)
+
+
+def fixed_by(config: TrainConfig | None, epochs: int | None) -> tuple[str, ...]:
+    """The options that `fitted_to` leaves alone, where somebody gave a whole recipe, or a number of epochs."""
+    return FITTED if config is not None else () if epochs is None else ("epochs",)
+
+
+def fitted_in_words(config: TrainConfig, fitted: TrainConfig) -> str | None:
+    """What `fitted_to` has changed about the epochs; None where it has not."""
+    if fitted.epochs == config.epochs:
+        return None
+    return (
+        f"a small train split: {fitted.epochs} epochs instead of {config.epochs}, which make at least "
+        f"{config.least_updates} updates with batches of {fitted.batch_size}"
+    )
+
+
+def resumed(config: TrainConfig, folder: Path, *, given: Collection[str] = ()) -> TrainConfig:
+    """The recipe with what the run in this folder was begun with, but for the options that were `given`."""
+    from meq.training.config import PLAIN
+    from meq.training.record import read_record
+
+    began = read_record(folder).config
+    return replace(config, **{x: began.get(x, getattr(PLAIN, x)) for x in FITTED if x not in given})
 
 
 def train_arm(
@@ -165,6 +201,7 @@ def train_arm(
     penalties: Mapping[str, Mapping[str, Any]] = PAPER,
     resume: bool = False,
     provenance: Provenance | None = None,
+    device: str | None = None,
 ) -> RunRecord | None:
     """Train; the record on the first process, None on the others. A model that does not iterate has no penalties."""
     from meq.objectives import Objective
@@ -175,7 +212,7 @@ def train_arm(
     model = make_model(arm, data, shape)
     iterates = model.operator is not None
     objective = Objective(task=data.head, penalties=make_penalties(penalties) if iterates else ())
-    training = Training(model, data, objective, folder, config, provenance=provenance)
+    training = Training(model, data, objective, folder, config, provenance=provenance, device=device)
     record = training.run(resume=resume)
     return record if training.main else None
 

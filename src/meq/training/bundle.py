@@ -1,9 +1,12 @@
-"""What is written at the end of a run: its answers, and beside the weights what is needed to use them on new data."""
+"""What a run leaves to be used: its weights with what new data needs, whenever they are the best so far; its answers at
+the end."""
 
 from __future__ import annotations
 
 import html
+import os
 import re
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,10 +14,12 @@ from typing import Any
 
 from meq.data.contract import DataSet
 from meq.data.transforms import Standardisation
-from meq.models.hub import CONFIG, WEIGHTS
-from meq.records import SCHEMA, SEAL, SINCE, FormatError, dumps, read_dataclass, sha256, write_bytes, write_seal
+from meq.models.base import FusionModel
+from meq.models.hub import CONFIG, STAGING, WEIGHTS
+from meq.records import SCHEMA, SEAL, SINCE, FormatError, dumps, read_dataclass, sha256, sync, write_bytes, write_seal
 from meq.training.predictions import Predictions, write_predictions
-from meq.training.record import RECORD, REQUEST, EncoderFacts, HashedFile, Provenance, RunRecord
+from meq.training.profile import Profile, confidence_of
+from meq.training.record import RECORD, REQUEST, EncoderFacts, HashedFile, Provenance, RunRecord, record_text
 
 TASK, CARD = "task.json", "README.md"
 SPECIAL = re.compile(r"([\\`*_\[\]|~$#!@:]|(?<=www)\.)")
@@ -45,6 +50,58 @@ class Task:
     """By modality: the columns of the table it was read from; nothing for data that is no table."""
     label: str | None = field(default=None, metadata=SINCE)
     """The table's column of labels."""
+    profile: Profile | None = field(default=None, metadata=SINCE)
+    """How the data looked, for comparison with new data; None where that is not known."""
+
+
+def write_weights(model: FusionModel, folder: Path, record: RunRecord, data: DataSet, provenance: Provenance) -> str:
+    """Write the weights that are the best so far, and what is needed to use them; their SHA-256.
+
+    Both are whole on disk before either replaces what was there, so that the run can be used while it goes on. Between
+    the two, and there alone, the task speaks of other weights, which whoever loads them is told.
+    """
+    place = folder / "model"
+    for name in (CARD, SEAL):  # they speak of the weights before, and are written at the end
+        (place / name).unlink(missing_ok=True)
+    place.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=place, prefix=STAGING) as staging:
+        made = Path(staging) / "model"
+        model.save_pretrained(made)
+        (made / WEIGHTS).chmod((made / CONFIG).stat().st_mode)  # safetensors writes for its owner only
+        hashed = sha256(made / WEIGHTS)
+        write_bytes(made / TASK, dumps(task_of(record, data, provenance, hashed)).encode())
+        for name in (CONFIG, WEIGHTS, TASK):
+            os.replace(made / name, place / name)
+    sync(place)
+    return hashed
+
+
+def task_of(
+    record: RunRecord,
+    data: DataSet,
+    provenance: Provenance,
+    weights_sha256: str,
+    answers: Mapping[str, Predictions] | None = None,
+) -> Task:
+    """What these weights were trained for; how sure their answers are, where there are `answers` by now."""
+    return Task(
+        schema=SCHEMA,
+        data=data.name,
+        data_fingerprint=record.data.fingerprint,
+        source_fingerprint=provenance.source_fingerprint,
+        labels=tuple(data.labels),
+        head=data.head,
+        metric=data.metric.name,
+        widths=data.widths,
+        encoders=record.data.encoders,
+        standardisation=provenance.standardisation,
+        weights_sha256=weights_sha256,
+        kinds=provenance.kinds,
+        specs=provenance.specs,
+        columns={name: tuple(columns) for name, columns in data.facts.get("columns", {}).items()},
+        label=data.facts["label"] if "columns" in data.facts else None,
+        profile=_profile(provenance.profile, (answers or {}).get(record.selected.split), data.head),
+    )
 
 
 def write_bundle(
@@ -56,23 +113,7 @@ def write_bundle(
     names = {split: f"predictions/{split}.parquet" for split in answers}
     files = {split: HashedFile(file=name, sha256=sha256(folder / name)) for split, name in names.items()}
     checkpoint = HashedFile(file=f"model/{WEIGHTS}", sha256=sha256(folder / "model" / WEIGHTS))
-    task = Task(
-        schema=SCHEMA,
-        data=data.name,
-        data_fingerprint=record.data.fingerprint,
-        source_fingerprint=provenance.source_fingerprint,
-        labels=tuple(data.labels),
-        head=data.head,
-        metric=data.metric.name,
-        widths=data.widths,
-        encoders=record.data.encoders,
-        standardisation=provenance.standardisation,
-        weights_sha256=checkpoint.sha256,
-        kinds=provenance.kinds,
-        specs=provenance.specs,
-        columns={name: tuple(columns) for name, columns in data.facts.get("columns", {}).items()},
-        label=data.facts["label"] if "columns" in data.facts else None,
-    )
+    task = task_of(record, data, provenance, checkpoint.sha256, answers)
     content = dumps(task).encode()
     write_bytes(folder / "model" / CARD, card(task, record).encode())
     write_seal(folder / "model", (CONFIG, WEIGHTS, CARD), to_come={TASK: content})
@@ -80,11 +121,18 @@ def write_bundle(
     return replace(record, predictions=files, checkpoint=checkpoint)
 
 
+def _profile(profile: Profile | None, chosen_on: Predictions | None, head: str) -> Profile | None:
+    """The profile with how sure the model is of its answers to the split that its weights were chosen on."""
+    if profile is None or chosen_on is None:
+        return profile
+    return replace(profile, confidence=confidence_of(list(chosen_on.logits), head))
+
+
 def seal_run(folder: Path, record: RunRecord) -> None:
     """The seal of all that the run wrote, the record to come included; the weights stand in the seal of the model."""
     names = [file.file for file in record.predictions.values()]
     names += [name for name in (REQUEST, f"model/{SEAL}") if (folder / name).is_file()]
-    write_seal(folder, names, to_come={RECORD: dumps(record).encode()})
+    write_seal(folder, names, to_come={RECORD: record_text(record).encode()})
 
 
 def read_task(path: Path) -> Task:
@@ -110,8 +158,8 @@ def card(task: Task, record: RunRecord) -> str:
     lines = [
         "---\nlibrary_name: meq\ntags:\n- multimodal\n- deep-equilibrium\n---",
         f"# {record.model['model']}, trained on {escaped(task.data)}",
-        "```python\nfrom meq.runs import load_run\n\n"
-        'run = load_run("this folder, or the name of this repository")\nanswers = run.predict(examples)\n```',
+        "```python\nimport meq\n\n"
+        'run = meq.load("this folder, or the name of this repository")\nanswers = run.predict(table)\n```',
         f"Answers: {shown or 'a number'}. Trainable parameters: {record.parameters:,}.",
         "\n".join(["Inputs:", "", *inputs]),
         "\n".join([f"| split | {escaped(task.metric)} |", "|---|---:|", *scores]),

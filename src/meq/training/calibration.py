@@ -7,7 +7,7 @@ the second half its loss of accuracy against the full depth stays within the ris
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from meq.analysis.tables import text_table
 from meq.core.iteration import StopRule
 from meq.core.solution import Stop
-from meq.core.state import State
+from meq.core.state import NO_MASKS, Masks, State
 from meq.data.contract import DataSet
 from meq.data.metrics import MICRO_F1
 from meq.encoders.contract import Progress
@@ -27,6 +27,7 @@ from meq.models.base import FusionModel
 from meq.models.heads import by_example
 from meq.models.iterated import IteratedModel
 from meq.options import checked_options, nearest, real_number, whole_number
+from meq.showing import Tabular
 from meq.training.predictions import BATCH_SIZE, answer_batch, batched, labelled
 
 RESAMPLES, CHECKS = 1000, 100
@@ -63,7 +64,7 @@ class RuleTrial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StopCalibration:
+class StopCalibration(Tabular):
     """How a model's stopping rule was chosen, and what it promises."""
 
     anytime: Anytime | None
@@ -104,6 +105,23 @@ class StopCalibration:
                 *self.notes,
             ]
         )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One per rule that was tried."""
+        numbers = ("steps", "loss", "within", "checked_steps", "checked_loss", "checked_within")
+        return [
+            {
+                "rule": each.rule,
+                "kept": self.anytime is not None and each.anytime == self.anytime,
+                "threshold": None if each.anytime is None else each.anytime.threshold,
+                "patience": None if each.anytime is None else each.anytime.patience,
+                **{name: getattr(each, name) for name in numbers},
+            }
+            for each in self.trials
+        ]
+
+    def remarks(self) -> list[str]:
+        return ["kept: " + ("no rule" if self.anytime is None else str(self.anytime)), *self.notes]
 
     def _row(self, each: RuleTrial) -> list[str]:
         mark = "*" if self.anytime is not None and each.anytime == self.anytime else ""
@@ -225,14 +243,16 @@ class _Walk(Anytime):
 
     kept: list[tuple[Tensor, Tensor | None]] = field(default_factory=list, kw_only=True)
 
-    def reader(self, answering: Answering, head: str, choices: int = 1) -> StopRule:
-        return _Notes(answering, self.kept)
+    def reader(self, answering: Answering, head: str, choices: int = 1, *, masks: Masks = NO_MASKS) -> StopRule:
+        return _Notes(lambda state: answering(state, masks), self.kept)
 
 
 class _Notes:
     by_residual = False
 
-    def __init__(self, answering: Answering, kept: list[tuple[Tensor, Tensor | None]]) -> None:
+    def __init__(
+        self, answering: Callable[[State], tuple[Tensor, Tensor | None]], kept: list[tuple[Tensor, Tensor | None]]
+    ) -> None:
         self.answering, self.kept = answering, kept
 
     def __call__(self, k: int, seen: State, active: Bool[Tensor, " B"]) -> Bool[Tensor, " B"]:

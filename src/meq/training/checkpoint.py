@@ -21,7 +21,9 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import save_file as save_arrays
+from safetensors.torch import load_file
+from safetensors.torch import save_file as save_tensors
 from torch import Tensor, nn
 
 from meq.records import (
@@ -147,8 +149,8 @@ def rng_state() -> dict[str, Any]:
     return {
         "python": [version, list(internal), gauss],
         "numpy": [str(kind), np.asarray(keys).tolist(), position, has_gauss, cached],
-        "torch": bytes(torch.get_rng_state().tolist()).hex(),
-        "cuda": [bytes(state.tolist()).hex() for state in torch.cuda.get_rng_state_all()],
+        "torch": torch.get_rng_state().numpy().tobytes().hex(),
+        "cuda": [state.numpy().tobytes().hex() for state in torch.cuda.get_rng_state_all()],
     }
 
 
@@ -167,11 +169,25 @@ def _bytes(text: str) -> Tensor:
 
 
 def _write_json(path: Path, content: Any) -> None:
-    write_bytes(path, (json.dumps(content, indent=1) + "\n").encode())
+    write_bytes(path, (json.dumps(content) + "\n").encode())  # with an indent Python would spell out every number
 
 
 def _plain(tensors: dict[str, Any]) -> dict[str, Tensor]:
     return {name: torch.as_tensor(x).detach().contiguous().cpu() for name, x in tensors.items()}
+
+
+SMALL_FILE = 2**26
+"""Bytes up to which tensors are copied for writing."""
+KNOWN_TO_NUMPY = {torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8, torch.bool}
+
+
+def save_file(tensors: dict[str, Tensor], path: Path) -> None:
+    """The same file by either: what safetensors does per tensor of torch takes longer than to write a small one."""
+    size = sum(x.nbytes for x in tensors.values())
+    if size <= SMALL_FILE and all(x.dtype in KNOWN_TO_NUMPY for x in tensors.values()):
+        save_arrays({name: x.numpy() for name, x in tensors.items()}, path)
+    else:
+        save_tensors(tensors, path)
 
 
 # -- the run's folder --------------------------------------------------------------------------------------------------

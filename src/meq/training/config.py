@@ -58,9 +58,12 @@ class TrainConfig:
     monitor_samples: int = 32
     """How many dev samples the once-per-epoch measurements look at."""
     radius_samples: int = 2
-    """How many of them the spectral radius is measured on; 0 for none."""
+    """How many of them the spectral radius is measured on, to two per cent; 0 for none."""
+    monitor_probes: int = field(default=1, metadata=SINCE)
+    """Random probes per monitored sample and modality that the size of the Jacobian's blocks is estimated with."""
     depth: str = field(default="fixed", metadata=SINCE)
-    """How deep updates go: fixed (the model's K), uniform(2, 8), poisson(8), settle(2, 8, free=40, tracked=4).
+    """How deep updates go: fixed (the model's K), fixed(tracked=3) with gradients through the last three steps alone,
+    uniform(2, 8), poisson(8), settle(2, 8, free=40, tracked=4).
     With per_sample=True, as in uniform(2, 8, per_sample=True), a depth is drawn for every sample."""
     random_start: float = field(default=0.0, metadata=SINCE)
     """Share of samples that start from random states while training."""
@@ -74,14 +77,27 @@ class TrainConfig:
     """Decay of a moving average of the weights, such as 0.999, which is then scored and kept; 0 for none."""
     scale_inputs: float = field(default=0.0, metadata=SINCE)
     """Scale the first layers before training, so that what they give has this root mean square; 0 leaves them alone."""
+    patience: int = field(default=0, metadata=SINCE)
+    """Epochs without a better score on dev after which training stops; 0 goes on to the last epoch."""
+    least_updates: int = field(default=0, metadata=SINCE)
+    """Updates that training takes at least: no stopping before; `meq train` adds epochs if none were asked for."""
+    class_weight: str = field(default="none", metadata=SINCE)
+    """What a class counts in the loss: none (all alike), balanced (each class of train as much as any other), or a JSON
+    file that maps labels to weights."""
+    label_smoothing: float = field(default=0.0, metadata=SINCE)
+    """Share of a label's weight that is spread over all classes."""
     trackers: tuple[str, ...] = ()
     """Experiment tracker that Accelerate knows by name: tensorboard, wandb, mlflow, trackio; repeatable."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "monitor_samples"):
+        for name in ("epochs", "batch_size", "accumulate", "checkpoint_every", "monitor_samples", "monitor_probes"):
             _check_whole(name, getattr(self, name), least=1)
         _check_whole("radius_samples", self.radius_samples, least=0)
-        _check_whole("supervise", self.supervise, least=0)
+        for name in ("supervise", "patience", "least_updates"):
+            _check_whole(name, getattr(self, name), least=0)
+        real_number("label_smoothing", self.label_smoothing, wanted="must lie in [0, 1)", low=0.0, high=1.0)
+        if not isinstance(self.class_weight, str) or not self.class_weight:
+            raise ValueError(f"class_weight must be none, balanced or a file, got {self.class_weight!r}")
         object.__setattr__(self, "depth", str(parse_depth(self.depth)))
         for name, wanted in (("random_start", "is a share, from 0 to 1"), ("path_noise", "must be 0 or positive")):
             real_number(name, getattr(self, name), wanted=wanted, low=0.0, high=1 + 1e-9 if "share" in wanted else 1e9)
@@ -123,19 +139,23 @@ def _check_whole(name: str, value: Any, *, least: int) -> None:
 
 def check_depth(model: FusionModel, config: TrainConfig) -> None:
     """An error for options of depth that this model cannot have."""
-    depths = ("depth", "random_start", "path_noise", "supervise")
-    asked = [name for name in depths if getattr(config, name) != getattr(PLAIN, name)]
+    asked = asked_depth(config)
     if asked and model.operator is None:
         raise ValueError(
             f"{type(model).__name__} does not iterate, so it has no depth to train: leave out {', '.join(asked)}"
         )
-    backward = type(getattr(model, "backward", None)).__name__
+    backward, depth = type(getattr(model, "backward", None)).__name__, parse_depth(config.depth)
+    if getattr(depth, "tracked", None) and not depth.per_sample and backward not in ("Unrolled", "NoneType"):
+        raise ValueError(
+            f"the depth {config.depth!r} and the backward {backward!r} both say which steps have gradients: leave one "
+            "of them out"
+        )
     if config.path_noise and backward in ("Checkpointed", "Implicit"):
         raise ValueError(
             f"path_noise cannot go with the backward {backward!r}, which computes steps again with other noise: use "
             "unrolled or phantom"
         )
-    if config.supervise != 1 and parse_depth(config.depth).per_sample:
+    if config.supervise != 1 and depth.per_sample:
         raise ValueError(
             "supervise cannot go with a depth per sample: the last steps of one are not those of another; leave it at 1"
         )
@@ -143,8 +163,14 @@ def check_depth(model: FusionModel, config: TrainConfig) -> None:
         raise ValueError("supervise cannot go with the backward 'Implicit', which has no gradients of earlier steps")
 
 
+def asked_depth(config: TrainConfig) -> list[str]:
+    """The options of depth that are set."""
+    depths = ("depth", "random_start", "path_noise", "supervise")
+    return [name for name in depths if getattr(config, name) != getattr(PLAIN, name)]
+
+
 PLAIN = TrainConfig()
-SMALL = TrainConfig(epochs=15, batch_size=64, learning_rate=1e-3)
+SMALL = TrainConfig(epochs=15, batch_size=64, learning_rate=1e-3, patience=5, least_updates=100)
 """How small models are trained unless told otherwise."""
 
 
@@ -152,7 +178,10 @@ SMALL = TrainConfig(epochs=15, batch_size=64, learning_rate=1e-3)
 
 
 def check_splits(data: DataSet, config: TrainConfig) -> None:
-    """An error if there is nothing to train on, nothing to choose the epoch by, or not enough for one update."""
+    """An error if there is nothing to train on, nothing to choose the epoch by, not enough for one update, or if the
+    loss is to weigh labels that the data does not have."""
+    from meq.training.imbalance import check_class_weight  # which imports torch
+
     for name in ("train", "dev"):
         if not len(data.splits.get(name, ())):
             why = "it is what the weights learn from" if name == "train" else "every epoch is scored on it"
@@ -165,6 +194,7 @@ def check_splits(data: DataSet, config: TrainConfig) -> None:
             f"the train split of {data.name!r} has {size:,} examples, fewer than the {needed:,} of one update "
             "(batch_size x processes x accumulate): lower one of them"
         )
+    check_class_weight(data, config)
 
 
 def check_model(model: FusionModel, data: DataSet) -> None:

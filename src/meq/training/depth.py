@@ -13,6 +13,7 @@ sample of an update has a depth of its own, which depends on its id besides.
 from __future__ import annotations
 
 import ast
+import functools
 import math
 import random
 from abc import ABC, abstractmethod
@@ -26,13 +27,15 @@ from meq.options import nearest, real_number, switch, whole_number
 class DepthDraw:
     """The depth of one update."""
 
-    steps: int
-    """All steps from the start."""
-    tracked: int
-    """The last so many of them carry gradients."""
+    steps: int | None
+    """All steps from the start; None for the model's own K."""
+    tracked: int | None
+    """The last so many of them carry gradients; None for all."""
 
 
-UNSAID = (("per_sample", False), ("steps", None))
+FAST = "fixed(tracked=3)"
+"""Gradients through the last three steps alone: what `meq train --fast` does."""
+UNSAID = (("per_sample", False), ("steps", None), ("tracked", None))
 
 
 @dataclass(frozen=True)
@@ -57,17 +60,24 @@ class Depth(ABC):
 
 @dataclass(frozen=True)
 class Fixed(Depth):
-    """Always the same number of steps: the model's own K, as in the paper, unless another one is given."""
+    """Always the same number of steps: the model's own K, as in the paper, unless another one is given.
+
+    With `tracked` only the last so many carry gradients, which is faster and takes less memory.
+    """
 
     steps: int | None = None
+    tracked: int | None = field(default=None, kw_only=True)
     name = "fixed"
 
     def __post_init__(self) -> None:
-        if self.steps is not None:
-            whole_number("fixed: steps", self.steps)
+        for name in ("steps", "tracked"):
+            if getattr(self, name) is not None:
+                whole_number(f"fixed: {name}", getattr(self, name))
 
     def draw(self, random_numbers: random.Random) -> DepthDraw | None:
-        return None if self.steps is None else DepthDraw(steps=self.steps, tracked=self.steps)
+        if self.steps is None and self.tracked is None:
+            return None
+        return DepthDraw(steps=self.steps, tracked=self.tracked)
 
 
 @dataclass(frozen=True)
@@ -154,6 +164,11 @@ def parse_depth(text: str | Depth) -> Depth:
         return text
     if not isinstance(text, str):
         raise TypeError(f"depth must be a text such as 'uniform(2, 8)', got {text!r:.80}")
+    return _parsed(text)
+
+
+@functools.lru_cache(maxsize=64)  # every update asks for the same one
+def _parsed(text: str) -> Depth:
     try:
         tree = ast.parse(text.strip().lower(), mode="eval").body
     except (SyntaxError, ValueError) as error:
@@ -174,7 +189,10 @@ def parse_depth(text: str | Depth) -> Depth:
         if keyword.arg not in known:
             raise ValueError(f"depth {name.id!r} has no option {keyword.arg!r}: {nearest(str(keyword.arg), known)}")
         given[keyword.arg] = keyword.value
-    values = {option: _value(f"depth {name.id!r}: {option}", node, option in numbers) for option, node in given.items()}
+    switches = [each.name for each in fields(kind) if isinstance(each.default, bool)]
+    values = {
+        option: _value(f"depth {name.id!r}: {option}", node, option not in switches) for option, node in given.items()
+    }
     try:
         return kind(**values)
     except TypeError as error:

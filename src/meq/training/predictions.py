@@ -16,6 +16,7 @@ from torch import Tensor
 from meq.core.operator import held_still
 from meq.data.contract import Batch, DataSet, Example, Split, collate
 from meq.data.metrics import Metric
+from meq.devices import device_of
 from meq.encoders.contract import Progress
 from meq.models.base import FusionModel, Output
 from meq.objectives import task_loss
@@ -64,13 +65,14 @@ def predict_split(
     if accelerator is not None:
         world, rank = accelerator.num_processes, accelerator.process_index
     rows: list[tuple[str, Tensor, Tensor]] = []
-    for part in batched(examples, batch_size, rank, world):
-        batch, output = answer_batch(model, part, data.widths, data.answering, accelerator=accelerator)
-        if look is not None:
-            look(output)
-        rows += zip(batch.ids, *answer_rows(output, batch.target), strict=True)
-        if progress is not None:
-            progress(f"scoring {split}", len(rows), len(examples))
+    with held_still(model):  # once for all batches: a model has many parts
+        for part in batched(examples, batch_size, rank, world):
+            batch, output = _answer(model, collate(part, data.widths, data.answering), accelerator)
+            if look is not None:
+                look(output)
+            rows += zip(batch.ids, *answer_rows(output, batch.target), strict=True)
+            if progress is not None:
+                progress(f"scoring {split}", len(rows), len(examples))
     if world > 1:
         shares = gather_object([rows])  # what process r of P took was every P-th example from r on
         rows = [shares[place % world][place // world] for place in range(len(examples))]
@@ -111,9 +113,15 @@ def answer_batch(
     accelerator: Accelerator | None = None,
 ) -> tuple[Batch, Output]:
     """What the model says of these examples: dropout off, no gradient, on the accelerator's device and precision."""
-    batch = collate(examples, widths, answering)
-    with torch.no_grad(), held_still(model):
+    with held_still(model):
+        return _answer(model, collate(examples, widths, answering), accelerator)
+
+
+def _answer(model: FusionModel, batch: Batch, accelerator: Accelerator | None) -> tuple[Batch, Output]:
+    """`answer_batch` of a model that is held still."""
+    with torch.no_grad():
         if accelerator is None:
+            batch = batch.to(device_of(model))
             return batch, model(batch.features, batch.masks)
         batch = batch.to(accelerator.device)
         with accelerator.autocast():
@@ -172,7 +180,7 @@ def read_predictions(path: Path) -> Predictions:
     import pyarrow.parquet as pq
 
     try:
-        table = pq.read_table(pa.BufferReader(path.read_bytes()))
+        table = pq.ParquetFile(pa.BufferReader(path.read_bytes())).read()  # read_table would import pandas
     except (OSError, pa.ArrowException) as error:
         raise PredictionsError(f"{path}: not a readable Parquet file: {error}") from error
     if table.column_names != ["id", "target", "logits"]:
@@ -211,4 +219,6 @@ def _tensor(column: Any) -> Tensor:
         raise PredictionsError("an entry is empty")
     if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type)):
         raise PredictionsError(f"target and logits are numbers, or as many per row, not {rows.type}")
-    return torch.from_numpy(np.array(values)).reshape(shape)
+    kind, end = values.type.to_pandas_dtype(), values.offset + len(values)  # asking for an array would import pandas
+    numbers = np.frombuffer(values.buffers()[1], dtype=kind, count=end)[values.offset :] if end else np.zeros(0, kind)
+    return torch.from_numpy(numbers.copy()).reshape(shape)

@@ -7,21 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from meq.data.contract import DataSet
 from meq.data.findings import Finding, Findings
 from meq.data.request import DataRequest
+from meq.data.splitting import CALIBRATION
 from meq.data.table_files import is_table
 from meq.data.transforms import Standardisation, standardise
+from meq.devices import chosen_device
 from meq.encoders import Encoder
-from meq.encoders.catalogue import OFFLINE, check_request, encoders_by_kind, encoding_device, preferred_names
+from meq.encoders.catalogue import OFFLINE, check_request, encoders_by_kind, preferred_names
 from meq.encoders.contract import Progress
 from meq.encoders.encode import encode_and_count
-from meq.encoders.store import FeatureStore
-from meq.training.record import Provenance, RunRequest
+from meq.encoders.store import FeatureStore, StoreError
+from meq.training.profile import profile_of
+from meq.training.record import Provenance, RunRequest, read_request
 
+FEATURES = "features"
+"""The folder, in that of a run, of the features that it was trained on, unless it was given another store."""
+CALIBRATED = 0.5
+"""The share of a table's dev split that is kept apart for calibration, where that leaves rows enough to either."""
 LISTED_ROWS = 5
 """How many bad rows are named one by one."""
 
@@ -64,31 +72,48 @@ def _standardise(
     return (data, None) if standardised is None else (standardised.apply(data), standardised)
 
 
+def own_store(run: Path) -> FeatureStore:
+    """The store in a run's folder: in full precision, so that what is read is what the encoders gave to the digit."""
+    return FeatureStore(folder=run / FEATURES, dtype="float32")
+
+
 def prepare_request(
     request: DataRequest,
     encoders: Mapping[str, str | None],
     *,
     store: Path | None = None,
+    run: Path | None = None,
     skip_bad: bool = False,
     standardised: bool = True,
+    device: str | None = None,
     progress: Progress | None = None,
     say: Callable[[str], None] = lambda words: None,
     check: Callable[[DataSet], None] = lambda data: None,
+    kept: RunRequest | None = None,
 ) -> tuple[DataSet, Provenance]:
     """The data set that was asked for, read and encoded, and where its features come from.
 
-    `encoders` maps kinds of content to encoders' names. What has none of its own gets, in a table, an encoder whose
-    weights came with pip if it is installed, and otherwise the built-in one of its kind. Numbers that come with the
-    data are standardised by the train split; what encoders make is left as it is. `say` is told what is done. `check`
-    may refuse the data once it is read and before it is encoded.
+    `encoders` maps kinds of content to encoders' names. What has none of its own gets an encoder whose weights came
+    with pip if it is installed, unless the set is drawn by a program, and otherwise the built-in one of its kind. A run
+    that is resumed keeps the encoders of its request, `kept`. Numbers that come with the
+    data are standardised by the train split; what encoders make is left as it is. Features are kept in the `store`, or
+    else in the folder of the `run` that is trained on them, or else in memory. Encoders run on the `device`. `say` is
+    told what is done. `check` may refuse the data once it is read and before it is encoded. Of a table that a `run` is
+    trained on, a part of dev is kept apart for calibration, unless the request says otherwise.
     """
+    request = request if run is None else _keeping_apart(request, run)
     check_request(request, encoders)
     findings = Findings("skip" if skip_bad else "raise")
     raw = request.open(findings)
     check(raw)
+    for words in findings.notes:
+        say(words)
+    if is_table(request.data) and CALIBRATION in raw.splits:
+        dev, apart = len(raw.splits["dev"]), len(raw.splits[CALIBRATION])
+        say(f"calibration: {apart:,} rows choose nothing and are kept apart for probabilities; dev: {dev:,}")
     asked = {kind: name for kind, name in encoders.items() if name is not None}
-    named = preferred_names(raw, encoders) if is_table(request.data) else asked
-    chosen = encoders_by_kind(raw, named, device=encoding_device())
+    named = preferred_names(request, raw, asked) if kept is None else {**kept.encoders, **asked}
+    chosen = encoders_by_kind(raw, named, device=chosen_device(device))
     if chosen:
         say("encoders: " + ", ".join(f"{modality} by {encoder.name}" for modality, encoder in chosen.items()))
         missing = [kind for kind in OFFLINE if kind in named and kind not in asked and named[kind] != OFFLINE[kind]]
@@ -96,7 +121,15 @@ def prepare_request(
             say(f"better encoders of {' and '.join(missing)} come with: pip install 'meq[offline]'")
     numbers = [name for name, modality in raw.modalities.items() if modality.kind == "features"]
     scaled = numbers if standardised else None
-    data, statistics = prepare(raw, chosen, standardised=scaled, store=store, findings=findings, progress=progress)
+    ready = partial(prepare, raw, chosen, standardised=scaled, findings=findings, progress=progress)
+    if store is not None or run is None:
+        data, statistics = ready(store=store)
+    else:
+        try:
+            data, statistics = ready(store=own_store(run))
+        except StoreError as error:  # nobody asked for it: what cannot be kept is no reason not to train
+            say(f"features are not kept: {error}")
+            data, statistics = ready()
     say_left_out(findings, say)
     source = raw if statistics is None else statistics.apply(raw)
     provenance = Provenance(
@@ -104,9 +137,19 @@ def prepare_request(
         standardisation=statistics,
         kinds={name: encoder.kind for name, encoder in chosen.items()},
         specs={name: encoder.spec for name, encoder in chosen.items()},
+        profile=profile_of(raw),
         request=RunRequest(**vars(request), encoders=dict(named), store=store, skip_bad=skip_bad),
     )
     return data, provenance
+
+
+def _keeping_apart(request: DataRequest, run: Path) -> DataRequest:
+    """The request with its share for calibration; a run that was begun without one goes on without."""
+    if not is_table(request.data) or CALIBRATION in request.options:
+        return request
+    began = read_request(run)
+    share = CALIBRATED if began is None else began.options.get(CALIBRATION, 0.0)
+    return replace(request, options={**request.options, CALIBRATION: share}) if share else request
 
 
 def say_left_out(findings: Findings | Sequence[Finding], say: Callable[[str], None]) -> None:

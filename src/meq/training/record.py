@@ -7,16 +7,27 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meq.data.context import Context, tiny_split
 from meq.data.request import DataRequest
 from meq.data.transforms import Standardisation
 from meq.options import nearest
-from meq.records import SCHEMA, FormatError, plain, read_dataclass, read_sealed, write_dataclass, write_sealed
+from meq.records import (
+    SCHEMA,
+    SINCE,
+    FormatError,
+    dumps,
+    plain,
+    read_dataclass,
+    read_sealed,
+    write_bytes,
+    write_sealed,
+)
 from meq.training.config import TrainConfig
 from meq.version import __version__
 
@@ -26,6 +37,7 @@ if TYPE_CHECKING:
     from meq.data.contract import DataSet
     from meq.models.base import FusionModel
     from meq.objectives import Objective
+    from meq.training.profile import Profile
 
 RECORD, REQUEST = "record.json", "request.json"
 FINISHED, STOPPED, FAILED, INTERRUPTED = "finished", "stopped by an alarm", "failed", "interrupted"
@@ -36,6 +48,8 @@ SHARING = ("batch_size", "accumulate")
 """How an update is shared out, with the number of processes."""
 SAME_SCORE = 1e-6
 """Relative: the same sums, on another processor, end in other last digits."""
+PERFECT = 1.0
+"""What no score can be better than, of metrics that have such a bound."""
 PACKAGE = Path(__file__).resolve().parents[1]
 RECORDED = ("torch", "numpy", "accelerate", "safetensors", "pyarrow")
 """Packages whose versions a record states."""
@@ -57,6 +71,10 @@ class Progress:
     alarms: list[dict[str, Any]] = field(default_factory=list)
     best: dict[str, Any] | None = None
     stopped: bool = False
+    ended: str | None = None
+    """Why training stopped before its last epoch, in words; None while it goes on, and where an alarm stopped it."""
+    since: int = 0
+    """The epoch that patience counts from: where a finished run was trained further, the first one of those."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +102,8 @@ class Provenance:
     """By modality that is encoded: how to make its encoder again."""
     request: RunRequest | None = None
     """What to read to have the same data again; None where it was not asked for by name or path."""
+    profile: Profile | None = None
+    """How the data looked, for comparison with new data."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +123,9 @@ class DataFacts:
 class ObjectiveFacts:
     task: str
     penalties: tuple[str, ...]
+    class_weights: tuple[float, ...] = field(default=(), metadata=SINCE)
+    """One per label; none where all count alike."""
+    label_smoothing: float = field(default=0.0, metadata=SINCE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +160,7 @@ class RunError:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """Everything that made a run, and everything that came out. Every field is required."""
+    """Everything that made a run, and everything that came out. Fields of later versions have defaults."""
 
     schema: int
     status: str
@@ -169,6 +192,12 @@ class RunRecord:
     steps: int
     wall_seconds: float
     error: RunError | None
+    ending: str | None = field(default=None, metadata=SINCE)
+    """Where and why training stopped before its last epoch; None where it did not."""
+    context: Mapping[str, Context] = field(default_factory=dict, metadata=SINCE)
+    """By split: what to hold its scores against."""
+    notes: tuple[str, ...] = field(default=(), metadata=SINCE)
+    """What to know before the scores are relied on, in sentences."""
 
     def __post_init__(self) -> None:
         if self.status not in STATUSES:
@@ -190,7 +219,25 @@ class RunRecord:
 
 
 def write_record(folder: Path, record: RunRecord) -> None:
-    write_dataclass(folder / RECORD, record)
+    write_bytes(folder / RECORD, record_text(record).encode())
+
+
+def record_text(record: RunRecord) -> str:
+    """A record as it is written: fields of later versions only where they say something, as old ones have none."""
+    return dumps(_lean(record))
+
+
+def _lean(value: Any) -> Any:
+    if is_dataclass(value):
+        return {each.name: _lean(getattr(value, each.name)) for each in fields(value) if not _unset(value, each)}
+    if isinstance(value, Mapping):
+        return {name: _lean(each) for name, each in value.items()}
+    return [_lean(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def _unset(value: Any, later: Field[Any]) -> bool:
+    default = later.default if later.default_factory is MISSING else later.default_factory()
+    return bool(later.metadata) and getattr(value, later.name) == default
 
 
 def read_record(folder: Path) -> RunRecord:
@@ -268,7 +315,12 @@ def blank_record(
         model=model.to_config(),
         parameters=model.count_parameters(),
         block_parameters=model.count_parameters("block"),
-        objective=ObjectiveFacts(task=objective.task, penalties=penalties),
+        objective=ObjectiveFacts(
+            task=objective.task,
+            penalties=penalties,
+            class_weights=objective.class_weights,
+            label_smoothing=objective.label_smoothing,
+        ),
         data=DataFacts(
             name=data.name,
             fingerprint=data.fingerprint(),
@@ -291,6 +343,25 @@ def blank_record(
         wall_seconds=0.0,
         error=None,
     )
+
+
+def notes_on(record: RunRecord, dev: int) -> tuple[str, ...]:
+    """What to know of a scored run before its scores are relied on: a tiny dev split, and training without progress."""
+    found = [tiny_split("dev", dev)]
+    best, context, curve = record.selected.value, record.context.get("dev"), record.curves
+    scores = [entry[record.metric] for entry in curve]
+    if best is not None and context is not None and context.constant is not None and best <= context.constant:
+        found.append(
+            f"no progress: {record.metric} on dev was never above {context.constant:.4f}, what always answering "
+            f"{context.majority!r} gives. Give it more epochs, another learning rate or more data; or the inputs do "
+            "not tell the label"
+        )
+    elif len(scores) > 1 and scores[0] < PERFECT and not any(score > scores[0] for score in scores[1:]):
+        found.append(
+            f"no progress after the first epoch: {record.metric} on dev was never better than at epoch 0, "
+            f"{scores[0]:.4f}. A lower learning rate, or weight decay and dropout, may help"
+        )
+    return tuple(each for each in found if each is not None)
 
 
 def selected(progress: Progress, select: str, metric: str) -> Selection:
@@ -362,9 +433,11 @@ class Session:
     commit: Commit | None
     """None where the code is an installed package, not a working copy."""
     hardware: Hardware
+    epochs: int | None = field(default=None, metadata=SINCE)
+    """How many epochs, in all, the run was to have; a later session may ask for more than the one before."""
 
 
-def session(step: int, device: torch.device) -> Session:
+def session(step: int, device: torch.device, epochs: int | None = None) -> Session:
     """What is true here and now."""
     return Session(
         step=step,
@@ -372,6 +445,7 @@ def session(step: int, device: torch.device) -> Session:
         versions=versions(),
         commit=commit_of(PACKAGE),
         hardware=hardware(device),
+        epochs=epochs,
     )
 
 

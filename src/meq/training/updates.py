@@ -11,10 +11,10 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from jaxtyping import Int
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -22,6 +22,7 @@ from torch.utils.hooks import RemovableHandle
 from meq.core.backward import Phantom
 from meq.core.operator import held_still
 from meq.data.contract import Batch, DataSet
+from meq.devices import device_of
 from meq.models.base import FusionModel
 from meq.models.blocks import Injection
 from meq.models.iterated import Disturbance, IteratedModel
@@ -29,6 +30,17 @@ from meq.models.plan import DepthPlan
 from meq.options import nearest
 from meq.training.config import DECAYS, TrainConfig
 from meq.training.depth import Depth, parse_depth
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+class TrainingError(RuntimeError):
+    """The run stopped because it could not go on; the message says where, why and from what it can be resumed."""
+
+    def __init__(self, message: str, batch_ids: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.batch_ids = tuple(batch_ids)
 
 
 def seed_everything(seed: int) -> None:
@@ -75,8 +87,9 @@ def drawn_depth(model: FusionModel, config: TrainConfig, step: int, ids: Sequenc
             yield
             return
         # every step is taken: a sample that had settled before the tracked steps would learn nothing
-        backward = Phantom(draw.tracked) if draw.tracked < draw.steps else None
-        with model.run_as(steps=draw.steps, tol=0.0, backward=backward):
+        steps = model.steps if draw.steps is None else draw.steps
+        backward = Phantom(draw.tracked) if draw.tracked is not None and draw.tracked < steps else None
+        with model.run_as(steps=steps, tol=0.0, backward=backward):
             yield
     finally:
         model.disturbance, model.supervised, model.plan = None, 1, None
@@ -85,10 +98,9 @@ def drawn_depth(model: FusionModel, config: TrainConfig, step: int, ids: Sequenc
 def depth_plan(depth: Depth, seed: int, step: int, ids: Sequence[str]) -> DepthPlan:
     """A depth for each sample, by its id: the same whoever shares the batch, and on however many processes."""
     drawn = [depth.draw(random.Random(_hash(seed, step, "depth", name))) for name in ids]
-    known = [each for each in drawn if each is not None]
-    return DepthPlan(
-        steps=torch.tensor([each.steps for each in known]), tracked=torch.tensor([each.tracked for each in known])
-    )
+    known = [(each.steps, each.tracked) for each in drawn if each is not None]
+    steps, tracked = zip(*known, strict=True)
+    return DepthPlan(steps=torch.tensor(steps), tracked=torch.tensor(tracked))
 
 
 SEEN_FIRST = 256
@@ -102,7 +114,7 @@ def scale_inputs(model: FusionModel, data: DataSet, config: TrainConfig) -> None
     drown it, and training takes long to find it. Measured on the first examples that training sees, padding left out.
     """
     some = epoch_order(config.seed, 0, len(data.splits["train"]))[:SEEN_FIRST]
-    batch = data.collate([data.splits["train"][row] for row in some]).to(next(model.parameters()).device)
+    batch = data.collate([data.splits["train"][row] for row in some]).to(device_of(model))
     waiting: dict[nn.Module, RemovableHandle] = {}
 
     def scale(layer: nn.Module, given: tuple[Tensor], made: Tensor) -> Tensor:

@@ -15,16 +15,19 @@ from meq.options import nearest
 from meq.registry import Registry
 from meq.studies.study import STUDY
 from meq.studies.whole_paper import is_paper, read_paper
-from meq.viz import paper_figures, run_figures, staircase, study_figures
+from meq.viz import paper_figures, run_figures, staircase, study_figures, trust
 from meq.viz.run_figures import ReportedRun, open_reported_run
 from meq.viz.study_figures import ReportedStudy, open_reported_study
 from meq.viz.style import Drawing, save
 
 Source = TypeVar("Source")
 Draw = Callable[[Source], Sequence[Drawing]]
-PLACES = ("comparison", "steps", "grounding", "examples", "influence", "eigenvalues", "training")
-"""Where the templates of the report show drawings: "comparison" and "grounding" of a study, "examples", "influence" and
-"eigenvalues" of a run, "steps" and "training" of either."""
+PLACES = (
+    *("comparison", "steps", "grounding", "examples", "influence", "eigenvalues", "training"),
+    *("reliability", "importance"),
+)
+"""Where the templates of the report show drawings: "comparison" and "grounding" of a study, "examples", "influence",
+"eigenvalues", "reliability" and "importance" of a run, "steps" and "training" of either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,8 @@ RUN_FIGURES: Registry[FigureEntry[ReportedRun]] = Registry(
         "influence": FigureEntry(place="influence", draw=run_figures.influence),
         "eigenvalues": FigureEntry(place="eigenvalues", draw=run_figures.eigenvalues),
         "training": FigureEntry(place="training", draw=run_figures.training),
+        "reliability": FigureEntry(place="reliability", draw=trust.reliability_diagram),
+        "importance": FigureEntry(place="importance", draw=trust.importance_bars),
     },
 )
 STUDY_FIGURES: Registry[FigureEntry[ReportedStudy]] = Registry(

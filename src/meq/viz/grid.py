@@ -31,6 +31,8 @@ CELL, TALLEST, BETWEEN = 1.34, 1.9, 0.12
 EDGE, HEADER, HEADING, ANSWER, STRIP, FOOTER, AFTER, SCALE = 0.18, 0.52, 0.27, 0.25, 0.24, 0.78, 0.2, 2.4
 MOST_LABELS = 8
 SEPARATOR = "  \N{MIDDLE DOT}  "
+WORDS = "words"
+"""The label of the axes that all words of a figure are in."""
 MAP_SIDE, MAP_BORDER = 64, 3.0
 """Pixels of a kept map's longer side, since tokens are coarser than that; the width of the border around it."""
 
@@ -129,6 +131,37 @@ def add_text_axes(figure: Figure, left: float, top: float, width: float, height:
     return axes
 
 
+@dataclass(frozen=True, eq=False)
+class WordPlace:
+    """A part of a figure for words: coordinates in points from its upper left corner.
+
+    All of a figure lie in one pair of axes: a pair for each would take longer to make than all that is drawn in it.
+    """
+
+    axes: Axes
+    left: float
+    top: float
+    width: float
+
+    def text(self, x: float, y: float, words: str, **style: Any) -> None:
+        self.axes.text(self.left + x, self.top + y, words, **style)
+
+    def add_patch(self, patch: Rectangle) -> None:
+        patch.set_xy((self.left + patch.get_x(), self.top + patch.get_y()))
+        self.axes.add_patch(patch)
+
+
+def word_place(figure: Figure, left: float, top: float, width: float) -> WordPlace:
+    """Inches from the upper left corner of the figure."""
+    axes = next((each for each in figure.axes if each.get_label() == WORDS), None)
+    if axes is None:
+        axes = add_text_axes(figure, 0, 0, *figure.get_size_inches())
+        axes.set_label(WORDS)
+        axes.set_zorder(1)  # on what is drawn in axes of its own
+        axes.patch.set_visible(False)
+    return WordPlace(axes, left * POINTS, top * POINTS, width * POINTS)
+
+
 def draw_picture(axes: Axes, view: ModalityView, row: int | None, *, border: str = RULE, pixels: int = PIXELS) -> None:
     """The whole picture, with the heat of one measured step or without (None), framed in a colour."""
     axes.set_axis_on()
@@ -151,7 +184,7 @@ def _frame(axes: Axes, colour: str, linewidth: float) -> None:
         spine.set(visible=True, color=colour, linewidth=linewidth)
 
 
-def draw_paragraphs(axes: Axes, paragraphs: Sequence[Paragraph], *, shaded: bool = True) -> None:
+def draw_paragraphs(axes: Axes | WordPlace, paragraphs: Sequence[Paragraph], *, shaded: bool = True) -> None:
     """Paragraphs below each other, in axes that measure points, each word on the shade of its own strength."""
     top = 0.0
     for paragraph in paragraphs:
@@ -238,10 +271,10 @@ class _Row:
         return sum(paragraph.height for paragraph in self.words[0]) / POINTS + 0.04
 
     def draw(self, figure: Figure, top: float) -> None:
-        axes = add_text_axes(figure, EDGE, top, figure.get_size_inches()[0] - 2 * EDGE, HEADING)
-        axes.text(0, HEADING * POINTS / 2, _heading(self.explanation, axes.get_xlim()[1]), va="center", fontsize=8.5)
-        for place in range(-1, len(self.columns)):
-            self._draw_column(figure, place, EDGE + (place + 1) * (CELL + BETWEEN), top + HEADING)
+        place = word_place(figure, EDGE, top, figure.get_size_inches()[0] - 2 * EDGE)
+        place.text(0, HEADING * POINTS / 2, _heading(self.explanation, place.width), va="center", fontsize=8.5)
+        for column in range(-1, len(self.columns)):
+            self._draw_column(figure, column, EDGE + (column + 1) * (CELL + BETWEEN), top + HEADING)
 
     def _draw_column(self, figure: Figure, place: int, left: float, top: float) -> None:
         """The input (-1), or one step."""
@@ -253,25 +286,21 @@ class _Row:
         for view in strips(self.explanation):
             if row is None:
                 name = plain(f"{view.name}, {view.attribution.shape[1]} tokens")
-                axes = add_text_axes(figure, left, top, CELL, STRIP)
-                axes.text(0, STRIP * POINTS / 2, name, fontsize=7.5, va="center")
+                word_place(figure, left, top, CELL).text(0, STRIP * POINTS / 2, name, fontsize=7.5, va="center")
             else:
                 draw_strip(add_axes(figure, left, top + 0.03, CELL, STRIP - 0.06), view, row)
             top += STRIP
-        axes = add_text_axes(figure, left, top, CELL, ANSWER)
         found, said = self.explanation, ""
         if row is not None:
             said = answer_words(found, row)
         elif found.target is not None:
             said = plain(f"truth: {found.labels[found.target]}")
         size = min(8.0, 8.0 * CELL * POINTS / max(text_width(said, 8.0), 1.0))
-        axes.text(
+        word_place(figure, left, top, CELL).text(
             CELL * POINTS / 2, ANSWER * POINTS / 2, said, fontsize=size, va="center", ha="center", color=_dark(colour)
         )
         words = self.words[max(place, 0)]
-        draw_paragraphs(
-            add_text_axes(figure, left, top + ANSWER, CELL, self.words_height), words, shaded=row is not None
-        )
+        draw_paragraphs(word_place(figure, left, top + ANSWER, CELL), words, shaded=row is not None)
 
 
 def _dark(colour: str) -> str:
@@ -294,7 +323,7 @@ def _heading(explanation: Explanation, width: float) -> str:
 
 def _draw_header(figure: Figure, explanation: Explanation, steps: Sequence[int], title: str) -> None:
     wide = figure.get_size_inches()[0] - 2 * EDGE
-    axes = add_text_axes(figure, EDGE, EDGE, wide, HEADER)
+    axes = word_place(figure, EDGE, EDGE, wide)
     axes.text(0, 2, plain(title), fontsize=10.5, fontweight="bold", va="top", color=INK)
     names = {0: "k = 0, start", explanation.read: f"k = K = {explanation.read}, read"}
     for place, step in enumerate([None, *steps]):
@@ -315,7 +344,7 @@ def _draw_footer(figure: Figure, explanations: Sequence[Explanation], top: float
             handles=patches, loc="upper left", bbox_to_anchor=(0, 1), ncols=_legend_columns(wide), borderaxespad=0,
             borderpad=0, title="border: answer at that step", alignment="left", handlelength=1.2, title_fontsize=8.5,
         )  # fmt: skip
-    axes = add_text_axes(figure, EDGE, top + legend, wide, FOOTER)
+    axes = word_place(figure, EDGE, top + legend, wide)
     axes.text(0, 11, "heat and shade: share of a token in its modality", fontsize=8.5, va="center")
     scale = add_axes(figure, EDGE, top + legend + 0.27, SCALE, 0.11)
     scale.imshow([[step / 255 for step in range(256)]], cmap=HEAT_MAP, aspect="auto")

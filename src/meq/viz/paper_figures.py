@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
-from meq.runs.load import RunFiles, open_run_files
+from meq.runs.run_files import RunFiles, open_run_files
 from meq.studies.measures.grounding import numbers
 from meq.studies.study import run_place
 from meq.viz.colours import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, VERMILION
@@ -71,26 +71,42 @@ def _curves(found: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Seq
 
 WIDE, HIGH, ROW = 1.75, 0.62, 1.5
 """Inches of a box, and from one modality to the next."""
-COUPLED = "MutualEquilibrium"
+COUPLED, TREE = "MutualEquilibrium", "EquilibriumTree"
+LEVEL = 2.65
+"""Inches from one pair of a merge tree to the next."""
 
 
 def architecture(found: ReportedStudy) -> list[Drawing]:
-    """The reference's model as its record says it is built; nothing for merge trees, nor without coupled states."""
+    """The reference's model as its record says it is built; nothing without coupled states."""
     scored = [run for run, record in found.records.items() if record.scored]
     runs = (run for run in found.study.runs() if run[0] == found.study.reference and run in scored)
     files = next((open_run_files(found.folder / run_place(*run)) for run in runs), None)
-    if files is None or files.record.model.get("model") != COUPLED or files.task is None:
+    if files is None or files.record.model.get("model") not in (COUPLED, TREE) or files.task is None:
         return []
     options, names = files.record.model["options"], list(files.task.widths)
-    high = ROW * len(names) + 0.55
+    tree = options["order"] if files.record.model["model"] == TREE else None
+    high, wide = ROW * len(names) + 0.55, 9.75 if tree is None else 4.6 + LEVEL * _levels(tree)
     with styled():
-        figure = new_figure(9.75, high, constrained=False)
+        figure = new_figure(wide, high, constrained=False)
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
-        axes.set_xlim(0, 9.75)
+        axes.set_xlim(0, wide)
         axes.set_ylim(0, high)
         axes.axis("off")
-        _draw_model(axes, files, names)
+        if tree is None:
+            _draw_model(axes, files, names)
+        else:
+            _draw_tree(axes, files, tree)
     parts = ", ".join(_update(options))
+    if tree is not None:
+        return [
+            Drawing(
+                figure=figure,
+                alt=f"The model: {', '.join(names)} are merged pair by pair, {_words(tree)}; every pair couples for "
+                f"K = {options['steps']} steps ({parts}), and the last is read and answered.",
+                caption=f"{found.study.reference}, {files.record.parameters:,} trained parameters: the first pair "
+                "settles, an MLP makes one summary of it, which meets the next modality.",
+            )
+        ]
     return [
         Drawing(
             figure=figure,
@@ -136,6 +152,54 @@ def _draw_model(axes: Axes, files: RunFiles, names: Sequence[str]) -> None:
     _box(axes, 7.75, centre, [f"readout: {options.get('readout', 'pooled')}", f"head: {task.head}"], INK)
     words = f"K = {options['steps']} steps, {gate}, {damping}"
     axes.text(5.8, 0.22, plain(words), ha="center", fontsize=9, color=FAINT)
+
+
+def _draw_tree(axes: Axes, files: RunFiles, order: Any) -> None:
+    """Every pair with what it is made of; its summary goes on to the next one."""
+    options, task = files.record.model["options"], files.task
+    assert task is not None
+    (*parts, gate, damping), leaves = _update(options), _leaves(order)
+    middles = {name: ROW * (len(leaves) - place) - 0.3 for place, name in enumerate(leaves)}
+
+    def draw(part: Any) -> tuple[float, float]:
+        """Where arrows leave from."""
+        if isinstance(part, str):
+            encoder = task.encoders[part].name if part in task.encoders else "features as they come"
+            _box(axes, 0.25, middles[part], [part, encoder], PALETTE[leaves.index(part) % len(PALETTE)])
+            return 2.0, middles[part]
+        ends = [draw(side) for side in part]
+        middle, left = sum(end[1] for end in ends) / len(ends), LEVEL * _levels(part) - 0.1
+        summary = [] if part is order else ["h: MLP to one summary"]
+        _box(
+            axes,
+            left,
+            middle,
+            [f"{_words(part[0])} and {_words(part[1])}", *parts, *summary],
+            ORANGE,
+            high=1.1,
+            wide=2.2,
+        )
+        for end, up in zip(ends, (0.25, -0.25), strict=True):
+            _arrow(axes, end, (left, middle + up))
+        return left + 2.2, middle
+
+    right, centre = draw(order)
+    _box(axes, right + 0.45, centre, [f"readout: {options.get('readout', 'pooled')}", f"head: {task.head}"], INK)
+    _arrow(axes, (right, centre), (right + 0.45, centre))
+    words = f"every pair: K = {options['steps']} steps, {gate}, {damping}"
+    axes.text(right - 1.1, 0.22, plain(words), ha="center", fontsize=9, color=FAINT)
+
+
+def _leaves(order: Any) -> list[str]:
+    return [order] if isinstance(order, str) else [name for side in order for name in _leaves(side)]
+
+
+def _levels(order: Any) -> int:
+    return 0 if isinstance(order, str) else 1 + max(map(_levels, order))
+
+
+def _words(order: Any) -> str:
+    return order if isinstance(order, str) else f"({' and '.join(map(_words, order))})"
 
 
 def _box(

@@ -13,7 +13,7 @@ from torch import Tensor
 from meq.analysis.tables import middle, number
 from meq.runs.evaluate import REASONS
 from meq.runs.explanation import Explanation
-from meq.runs.load import RunFiles, open_run_files
+from meq.runs.run_files import RunFiles, open_run_files
 from meq.runs.showcase import Showcase, read_showcase
 from meq.viz.curves import Line, residual_along_k, score_along_k, training_curves
 from meq.viz.equilibrium import eigenvalue_plane, influence_map

@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from meq.options import checked_options
-from meq.runs.load import open_run_files
+from meq.runs.run_files import open_run_files
 from meq.studies.compare import CALLED, REFERENCE, ArmLine, Records, compare, compare_groups, scored_pairs
 from meq.studies.measures import measured_of
 from meq.studies.measures.contract import Values, by_arm

@@ -76,7 +76,9 @@ def as_png(figure: Figure, *, dpi: int = DPI) -> bytes:
 
 
 def as_pixels(figure: Figure, *, dpi: int = DPI) -> Image.Image:
-    return Image.open(io.BytesIO(as_png(figure, dpi=dpi)), formats=["PNG"]).convert("RGB")
+    pixels = _rendered(figure, "rgba", None, dpi)
+    wide, tall = (int(inches * dpi) for inches in figure.get_size_inches())
+    return Image.frombytes("RGBA", (wide, tall), pixels).convert("RGB")
 
 
 def as_svg(figure: Figure) -> bytes:
@@ -126,8 +128,12 @@ def whole_steps(axes: Axes) -> None:
     axes.set_xlabel("step k of the iteration")
 
 
-def _rendered(figure: Figure, form: str, metadata: dict[str, Any], dpi: int) -> bytes:
+def _rendered(figure: Figure, form: str, metadata: dict[str, Any] | None, dpi: int) -> bytes:
     out = io.BytesIO()
     with styled():
+        layout = figure.get_layout_engine()
+        if layout is not None:  # once, and here: saving would draw the whole figure for it first
+            layout.execute(figure)
+            figure.set_layout_engine("none")
         figure.savefig(out, format=form, metadata=metadata, dpi=dpi)
     return out.getvalue()

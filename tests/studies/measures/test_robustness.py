@@ -105,6 +105,7 @@ def test_worse_inputs_are_standardised_as_the_clean_ones_were() -> None:
 def test_the_size_of_a_picture_is_that_of_its_encoder() -> None:
     class Squares:
         name, revision, weight_hash, window = "squares", "v1", "", (64, 48)
+        width = 3
 
         def pooled(self, images: Any) -> torch.Tensor:
             return torch.zeros(len(images), 3)

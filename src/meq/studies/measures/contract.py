@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from meq.data.contract import Batch, DataSet, Example, Modality
+from meq.data.contract import Batch, DataSet, Example, Modality, Split
 from meq.data.transforms import Standardisation, blank
+from meq.devices import device_of
 from meq.encoders import Encoder
-from meq.encoders.builtin import SIDE, Patches
+from meq.encoders.builtin import Patches
+from meq.encoders.descriptors import SIDE
 from meq.encoders.image import PictureRegions
 from meq.models.base import FusionModel
 from meq.models.iterated import IteratedModel
@@ -26,7 +28,7 @@ from meq.studies.build import PreparedData
 from meq.studies.compare import mean, spread
 from meq.studies.study import ArmConfig, Run, Study, StudyError, run_place
 from meq.tables import Cell, Table
-from meq.training.predictions import batched, predict_split
+from meq.training.predictions import answer_batch, answer_logits, batched, predict_split
 from meq.training.prepare import prepare
 from meq.training.record import RunRecord
 
@@ -68,7 +70,14 @@ class TrainedModel:
     def batches(self, split: str, *, limit: int | None = None) -> Iterator[Batch]:
         """A split, or its first examples, in batches."""
         check_split(self.data, split)
-        return collated(self.data.splits[split][:limit], self.data)
+        return self.collated(self.data.splits[split][:limit])
+
+    def collated(self, examples: Split) -> Iterator[Batch]:
+        """Examples in batches, where the model is."""
+        return (self.collate(part) for part in batched(examples, BATCH))
+
+    def collate(self, examples: Sequence[Example]) -> Batch:
+        return self.data.collate(examples).to(device_of(self.model))
 
     @property
     def iterated(self) -> IteratedModel | None:
@@ -88,9 +97,19 @@ class TrainedModel:
 
     def score(self, examples: Sequence[Example]) -> float:
         """The set's metric on the model's answers to these examples, as the arm sees them."""
+        metric = self.data.metric
+        if not len(examples):
+            raise StudyError(f"{self.data.name}: there are no examples to score")
+        if metric.by_sample and not self.data.answering:
+            # batch by batch: of thousands of classes, the logits of a split would fill the memory
+            total = 0.0
+            for part in batched(examples, BATCH):
+                batch, output = answer_batch(self.model, part, self.data.widths)
+                total += len(part) * metric(answer_logits(output).cpu(), batch.target.cpu())
+            return total / len(examples)
         data = replace(self.data, splits={"read": examples})
         found = predict_split(self.model, data, "read", batch_size=BATCH)
-        return float(self.data.metric(found.logits, found.target))
+        return float(metric(found.logits, found.target))
 
 
 class Measure(ABC, Generic[Result]):
@@ -140,10 +159,6 @@ def check_split(data: DataSet, split: str | None) -> None:
     """An error if there is no such split; None leaves the choice to the measure."""
     if split is not None and split not in data.splits:
         raise StudyError(f"{data.name} has no split {split!r}; it has {', '.join(data.splits)}")
-
-
-def collated(examples: Sequence[Example], data: DataSet) -> Iterator[Batch]:
-    return (data.collate(part) for part in batched(examples, BATCH))
 
 
 MEASURES: Registry[type[Measure[Any]]] = Registry(

@@ -65,7 +65,7 @@ class FixedPoint(Measure[FixedPointResult]):
         if (model := trained.iterated) is None:
             return None
         split = self.split or trained.reported_split
-        batches = list(trained.batches(split, limit=self.limit))
+        batches = trained.batches(split, limit=self.limit)
         walked = follow(model, batches, steps=[0], horizon=self.horizon, metric=trained.data.metric)
         at, end = walked.at(walked.read), walked.at(walked.horizon)
         assert walked.metric is not None

@@ -18,11 +18,11 @@ from meq.analysis.maps import Grounding, paint, score_grounding
 from meq.analysis.walk import open_case
 from meq.core.operator import held_still
 from meq.data.content import Picture
-from meq.data.contract import DataSet, Example, collate
+from meq.data.contract import DataSet, Example
 from meq.data.request import open_data
 from meq.options import nearest
 from meq.studies.build import PreparedData
-from meq.studies.measures.contract import TrainedModel, collated, encode_alike, only, raw_of
+from meq.studies.measures.contract import TrainedModel, encode_alike, only, raw_of
 from meq.studies.study import StudyError
 from meq.training.predictions import batched
 
@@ -233,7 +233,7 @@ def reduce_mask(mask: Bool[Tensor, "H W"]) -> SmallMask:
 def left_out(method: str, trained: TrainedModel, gallery: Gallery) -> str | None:
     """Why a method gives no maps of this model's pictures; None if it does."""
     model: Any = trained.model
-    batch = collate(trained.as_seen([gallery.shown[0].true.example]), trained.data.widths)
+    batch = trained.collate(trained.as_seen([gallery.shown[0].true.example]))
     try:
         found = attribute(model, batch.features, batch.masks, method=method, steps=[0])
     except ValueError as error:
@@ -250,8 +250,8 @@ def maps_of(
     examples = trained.as_seen([each.true.example for each in shown])
     made: list[PictureMaps] = []
     for some in batched(examples, BATCH):
-        batch = collate(some, trained.data.widths)
-        target = torch.full((len(some),), list(trained.data.labels).index(ENTAILMENT))
+        batch = trained.collate(some)
+        target = torch.full_like(batch.target, list(trained.data.labels).index(ENTAILMENT))
         model: Any = trained.model
         found = attribute(model, batch.features, batch.masks, method=method, steps=list(steps), target=target)
         for row, example in enumerate(some):
@@ -323,7 +323,7 @@ class EntailmentWalk:
         model: Any = trained.model
         parts, diverged = [], 0
         with torch.no_grad(), held_still(model):
-            for batch in collated(trained.as_seen([*said, *others]), trained.data):
+            for batch in trained.collated(trained.as_seen([*said, *others])):
                 readings = open_case(model, batch.features, batch.masks).read_along(steps)
                 parts.append(readings.logits.float().softmax(-1))
                 diverged += int((readings.stopped >= 0).sum())

@@ -25,7 +25,6 @@ from meq.studies.measures.contract import (
     TrainedModel,
     by_arm,
     check_split,
-    collated,
     mean_and_spread,
     spread_titles,
 )
@@ -172,7 +171,7 @@ def lateness(right: Bool[Tensor, "S B N"], depths: Int[Tensor, "B N"]) -> Float[
 
 def _follow(trained: TrainedModel, split: str, example: Example, steps: Sequence[int]) -> FollowedExample:
     assert trained.iterated is not None
-    batch = trained.data.collate([example])
+    batch = trained.collate([example])
     with torch.no_grad(), held_still(trained.model):
         logits = open_case(trained.iterated, batch.features, batch.masks).read_along(steps).logits
     answers = tuple(tuple(row) for row in logits[:, 0].argmax(-1).tolist())
@@ -204,7 +203,7 @@ def _parts(trained: TrainedModel, examples: list[Example]) -> Iterator[tuple[Bat
         replace(each, target=torch.tensor([depth for name in answering for depth in each.facts[FACT][name]]))
         for each in examples
     ]
-    pairs = zip(collated(examples, trained.data), collated(depths, trained.data), strict=True)
+    pairs = zip(trained.collated(examples), trained.collated(depths), strict=True)
     return ((batch, deep.target) for batch, deep in pairs)
 
 

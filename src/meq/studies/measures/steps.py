@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from meq.analysis import follow
-from meq.data.contract import Example
+from meq.data.contract import Rows, Split
 from meq.options import checked_options, nearest
 from meq.records import SINCE
 from meq.studies.build import PreparedData
@@ -20,7 +20,6 @@ from meq.studies.measures.contract import (
     SeedRow,
     TrainedModel,
     by_arm,
-    collated,
     mean_and_spread,
     names_in,
     spread_titles,
@@ -86,10 +85,7 @@ class Steps(Measure[StepsResult]):
 
     def take(self, trained: TrainedModel) -> StepsResult:
         split = self.split or trained.reported_split
-        examples = list(trained.data.splits[split][: self.limit])
-        groups: dict[str, list[Example]] = {ALL: examples}
-        for example in examples if self.by is not None else ():
-            groups.setdefault(str(example.facts[str(self.by)]), []).append(example)
+        groups = _groups(trained.data.splits[split][: self.limit], self.by)
         answered = StepsResult(
             split=split,
             metric=trained.data.metric.name,
@@ -101,7 +97,7 @@ class Steps(Measure[StepsResult]):
         model, data, horizon = trained.iterated, trained.data, self.horizon or 2 * trained.iterated.steps
         walked = {}
         for name, group in groups.items():
-            batches, steps = collated(group, data), range(horizon + 1)
+            batches, steps = trained.collated(group), range(horizon + 1)
             walked[name] = follow(model, batches, steps=steps, horizon=horizon, metric=data.metric)
         every = walked[ALL]
         return replace(
@@ -120,6 +116,16 @@ class Steps(Measure[StepsResult]):
             if found[0].steps is not None:
                 made[f"steps-{arm}"] = _along(study, arm, found)
         return made
+
+
+def _groups(examples: Split, by: str | None) -> dict[str, Split]:
+    """All examples, and those of each kind; none of them is made before it is read."""
+    if by is None:
+        return {ALL: examples}
+    places: dict[str, list[int]] = {}
+    for place, example in enumerate(examples):
+        places.setdefault(str(example.facts[by]), []).append(place)
+    return {ALL: examples, **{name: Rows(mine, examples.__getitem__) for name, mine in places.items()}}
 
 
 def _numbers(values: torch.Tensor | None) -> tuple[float, ...]:

@@ -16,16 +16,19 @@ from meq.errors import in_words
 from meq.runs.explain import Explainer
 from meq.runs.explanation import Explanation
 from meq.runs.load import TrainedRun
+from meq.runs.own_data import encoders_of_run
 from meq.runs.pairs import ExamplePair, example_pairs
 from meq.studies.study import StudyError
 from meq.viz.app.measuring import MeasuringProcess
 from meq.viz.app.panels import look_panel
-from meq.viz.app.uploads import RefusedError
+from meq.web.bodies import RefusedError
 
 PATIENCE = 30.0
 """Seconds that looks are waited for when the page is closed."""
 MAX_CHARACTERS = 4000
 """More than any text encoder here reads; what is longer does not even reach it."""
+PAIRS = 8
+"""Contents whose features are remembered: one picture is asked with several texts, and looked at again."""
 ENDING = 40
 """Characters of a long text that are quoted, to show where it was cut."""
 
@@ -47,7 +50,10 @@ class Explorer:
 
     def __init__(self, run: TrainedRun) -> None:
         self.run = run
-        self.explainer = Explainer(run, by_rule=True)
+        encoders = encoders_of_run(run, remember=PAIRS)
+        for encoder in encoders.values():
+            _ = encoder.loaded  # now, and not when somebody asks
+        self.explainer = Explainer(run, encoders=encoders, by_rule=True)
         check_showable(self.explainer)
         self._one_at_a_time = threading.Lock()
         self._measuring = MeasuringProcess(run.folder)

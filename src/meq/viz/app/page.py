@@ -17,7 +17,8 @@ from meq.studies.study import StudyError
 from meq.viz.app.explorer import MAX_CHARACTERS, Explorer, Pair
 from meq.viz.app.measuring import MeasuringError
 from meq.viz.app.panels import panel, preview_panel
-from meq.viz.app.uploads import RefusedError, Uploads, admit_upload
+from meq.viz.app.uploads import Uploads, admit_upload
+from meq.web.bodies import RefusedError
 
 TITLE = "Equilibrium Explorer"
 SHOW = "(k) => { window.meqShow(k); }"

@@ -1,16 +1,14 @@
-"""What people send: bodies, counted while they stream in, and pictures, which wait in memory until they are used.
+"""What people send to the page: pictures, which wait in memory until they are used.
 
 Nothing that is uploaded ever lies in a file, and a picture is decoded within limits before anything else sees it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import secrets
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +16,7 @@ from PIL import Image
 from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from meq.data.content import Picture
+from meq.data.content import PictureBytes
 from meq.data.findings import DataError
 from meq.data.pictures import (
     PICTURE_FORMATS,
@@ -31,6 +29,7 @@ from meq.data.pictures import (
 )
 from meq.viz.templating import encoded
 from meq.viz.text import shortened
+from meq.web.bodies import RefusedError
 
 MAX_BYTES = 10 * 2**20
 """Bytes of one picture."""
@@ -41,19 +40,12 @@ KEPT_BYTES = 256 * 2**20
 KEPT_SECONDS = 600.0
 """An upload that nobody has asked for by then is forgotten."""
 TICKET_BYTES = 24
-BODY_SECONDS = 60.0
-"""Time for a whole body to arrive."""
 LONGEST = 2048
 """Pixels of a side; no encoder reads more than a few hundred, and forty people with large photographs need room."""
 MAX_NAME = 120
 """Characters of a file's name."""
 _LARGE = threading.Lock()
 """Large pictures are unpacked one at a time: each may need hundreds of megabytes until it is scaled down."""
-
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
 @dataclass(frozen=True)
@@ -62,18 +54,6 @@ class Upload:
 
     name: str
     data: bytes
-
-
-class RefusedError(ValueError):
-    """Something that is not let in; the message is meant for the person who sent it, the status for the browser."""
-
-    def __init__(self, message: str, status: int = 400) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class GoneError(Exception):
-    """The other end has hung up: there is nobody to answer."""
 
 
 class Uploads:
@@ -110,44 +90,6 @@ class Uploads:
         with self._lock:
             before = self._clock() - KEPT_SECONDS
             self._waiting = {ticket: each for ticket, each in self._waiting.items() if each[0] > before}
-
-
-async def body_parts(
-    receive: Receive, *, most: int, announced: int, seconds: float = BODY_SECONDS
-) -> AsyncIterator[bytes]:
-    """The parts of a body as they come."""
-    count, end = 0, asyncio.get_running_loop().time() + seconds
-    more = True
-    too_large = RefusedError(f"The request is larger than the {most / 2**20:.2g} MB that are taken.", 413)
-    if announced > most:
-        raise too_large
-    while more:
-        try:
-            message = await asyncio.wait_for(receive(), end - asyncio.get_running_loop().time())
-        except TimeoutError as error:
-            raise RefusedError(f"The request did not arrive within {seconds:.0f} seconds: try again.", 408) from error
-        if message["type"] == "http.disconnect":
-            raise GoneError
-        part, more = message.get("body", b""), message.get("more_body", False)
-        count += len(part)
-        if count > most:
-            raise too_large
-        yield part
-
-
-async def whole_body(receive: Receive, *, most: int, announced: int) -> bytes:
-    """All of a body."""
-    return b"".join([part async for part in body_parts(receive, most=most, announced=announced)])
-
-
-def replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives a body again that was read already."""
-    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receiving() -> Message:
-        return waiting.pop() if waiting else await receive()
-
-    return receiving
 
 
 async def read_upload(headers: Headers, stream: AsyncIterator[bytes]) -> Upload:
@@ -194,24 +136,13 @@ class _MemoryParser(MultiPartParser):
             raise RefusedError("The picture did not arrive whole: upload it again.")
 
 
-@dataclass(frozen=True, slots=True)
-class UploadedPicture(Picture):
-    """A picture as it was sent: kept as the bytes of its file, in memory only."""
+class UploadedPicture(PictureBytes):
+    """A picture as it was sent. It was decoded once before it was let in, and its whole is never larger than needed."""
 
-    name: str
-    data: bytes
+    __slots__ = ()
 
     def open(self) -> Image.Image:
         return _decoded(self.data, self.name)[0]
-
-    def open_scaled(self, side: int) -> tuple[Image.Image, tuple[int, int]]:
-        return open_scaled(self.data, side, name=self.name)  # it was decoded once before it was let in
-
-    def fingerprint(self) -> str:
-        return hashlib.sha256(self.data).hexdigest()
-
-    def __str__(self) -> str:
-        return self.name
 
 
 def admit_upload(uploads: Uploads, ticket: Any) -> UploadedPicture:

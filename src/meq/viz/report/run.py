@@ -10,14 +10,17 @@ from typing import Any
 from meq.analysis.diagnosis import Diagnosis
 from meq.analysis.tables import number
 from meq.analysis.verdict import QUESTIONS, Verdict
+from meq.data.metrics import as_shown
 from meq.runs.evaluate import FARTHEST, NEAREST, REASONS, asked_tokens, confusion_table, score_answers
-from meq.runs.load import RunFiles
+from meq.runs.probabilities import checked_probabilities
+from meq.runs.run_files import RunFiles
 from meq.runs.showcase import Showcase, ShownExample, opened_picture
 from meq.studies import RunRecord
-from meq.tables import Column, Table
+from meq.tables import Cell, Column, Table
 from meq.viz.figures import RUN_FIGURES, drawings_of
 from meq.viz.report.document import Section, embedded, in_words, make_sections, thumbnail
 from meq.viz.run_figures import ReportedRun
+from meq.viz.trust import importance_of
 
 MODELS = {
     "MutualEquilibrium": "a mutual equilibrium: every modality has a state of its own, and each step changes every "
@@ -25,6 +28,7 @@ MODELS = {
     "EquilibriumTree": "a tree of mutual equilibria: modalities come to agree in pairs, and what they agree on with "
     "the next one",
     "SingleState": "an equilibrium with one state for all modalities together",
+    "SingleVector": "an equilibrium over one joint vector of all modalities",
     "FeatureSum": "an equilibrium over the sum of the modalities' features",
     "Concat": "a single pass that joins the pooled modalities, without any exchange before that",
     "SelfAttention": "a single pass of self-attention over the tokens of all modalities",
@@ -68,6 +72,8 @@ def run_sections(context: Mapping[str, Any], *, prefix: str = "") -> list[Sectio
     seen: Showcase | None = context["showcase"]
     titles = {
         "scores": "Scores",
+        **({"worth": "What each modality is worth"} if context["worth"] or context["importance"] else {}),
+        **({"reliability": "How far probabilities can be relied on"} if context["probabilities"] else {}),
         **({"steps": "The answer along the iteration"} if seen and seen.trajectory else {}),
         **({"examples": "The worst and the best examples"} if seen and seen.examples else {}),
         **({"diagnosis": "Diagnosis of the equilibrium"} if seen and seen.diagnosis else {}),
@@ -97,6 +103,9 @@ def run_context(run: ReportedRun) -> dict[str, Any]:
         "scores": _scores(record),
         "confusions": {split: _confusions(files, split) for split in record.predictions},
         "tokens": _tokens(run.showcase) if run.showcase is not None and run.showcase.tokens else None,
+        "worth": None if run.showcase is None or run.showcase.worth is None else run.showcase.worth.table(),
+        "importance": None if (counts := importance_of(run)) is None else counts.table(),
+        "probabilities": _probabilities(files),
         "data": _data(record, files.labels),
         "options": ", ".join(f"{key} {in_words(value)}" for key, value in options.items()),
         "duration": _duration(record.wall_seconds),
@@ -125,11 +134,58 @@ def _diagnosis(found: Diagnosis, *, split: str) -> dict[str, Any]:
     }
 
 
+def _coloured(examples: Sequence[ShownExample]) -> str:
+    """Where the figures show what tokens count for, in words; empty where no modality has several tokens."""
+    views = [view for each in examples if each.explanation for view in each.explanation.views.values()]
+    places = {
+        "over the picture": any(each.pictures for each in examples),
+        "behind the words": any(each.texts for each in examples),
+        "of the cells": any(view.kind in ("audio", "features") and view.attribution.shape[1] > 1 for view in views),
+    }
+    return " and ".join(words for words, there in places.items() if there)
+
+
+def _probabilities(files: RunFiles) -> dict[str, Any] | None:
+    """Calibration error and log loss before and after, and how often sets held the true answer."""
+    found = checked_probabilities(files)
+    if found is None:
+        return None
+    after = None if found.after is None else found.after.error
+    rows: list[dict[str, Cell]] = [
+        {"what": "expected calibration error", "raw": found.before.error, "after": after},
+        {"what": "log loss", "raw": found.loss[0], "after": found.loss[1]},
+    ]
+    fitted = found.temperature
+    note = "No temperature was fitted: `meq calibrate RUN --temperature` does, on rows that chose nothing."
+    if fitted is not None:
+        own = " These are the rows it was fitted on." if found.own else ""
+        note = f"Temperature {fitted.value:.3f}, fitted on {fitted.source.words}.{own}"
+    sets: list[dict[str, Cell]] = [{"level": level, "held": held, "size": size} for level, held, size in found.covered]
+    titles = {
+        "level": "coverage that was asked for",
+        "held": "sets that hold the true class",
+        "size": "classes in a set",
+    }
+    return {
+        "errors": Table.of(
+            f"Probabilities on {found.split}, {found.rows:,} examples",
+            rows,
+            keys=("what", "raw", "after"),
+            titles={"what": "", "after": "with its temperature"},
+            notes=(note,),
+        ),
+        "sets": Table.of(f"Sets of classes on {found.split}", sets, titles=titles, digits={"level": 2})
+        if sets
+        else None,
+    }
+
+
 def _seen(found: Showcase) -> dict[str, Any]:
     """What was seen of the run by looking at its model."""
     trajectory = found.trajectory
     made: dict[str, Any] = {
         "method": next((each.explanation.method for each in found.examples if each.explanation), None),
+        "coloured": _coloured(found.examples),
         "examples": {
             reason: shown
             for reason in REASONS
@@ -145,18 +201,39 @@ def _seen(found: Showcase) -> dict[str, Any]:
 
 
 def _scores(record: RunRecord) -> Table:
+    """Every score by split, and what the first of them is held against."""
     names = list(dict.fromkeys(name for found in record.metrics.values() for name in found))
     chosen = record.selected
     weights = f"the best by {chosen.metric} on {chosen.split}" if chosen.by == "best" else "the last"
+    beside = ("95 % interval", "always the same", "chance") if record.context else ()
+    shown = [as_shown(name, 0.0)[0] for name in names]
+    titles = ("split", "examples", *shown[:1], *beside, *shown[1:])
+    rows = []
+    for split, found in record.metrics.items():
+        values = [None if name not in found else as_shown(name, found[name])[1] for name in names]
+        context = _context(record, split, names[0]) if beside else ()
+        rows.append((split, record.data.splits.get(split), *values[:1], *context, *values[1:]))
+    ending = () if record.ending is None else (record.ending,)
     return Table(
         title="Scores of the kept weights",
-        columns=tuple(Column(key=name, title=name) for name in ("split", "examples", *names)),
-        rows=tuple(
-            (split, record.data.splits.get(split), *(found.get(name) for name in names))
-            for split, found in record.metrics.items()
+        columns=tuple(Column(key=name, title=name) for name in titles),
+        rows=tuple(rows),
+        notes=(
+            f"Weights: epoch {chosen.epoch}, {weights}. Loss: the task's alone, without penalties.",
+            *ending,
+            *record.notes,
         ),
-        notes=(f"Weights: epoch {chosen.epoch}, {weights}. Loss: the task's alone, without penalties.",),
     )
+
+
+def _context(record: RunRecord, split: str, metric: str) -> tuple[str | float | None, ...]:
+    """The interval of a score, what always the same answer scores, and chance."""
+    context = record.context.get(split)
+    if context is None:
+        return (None, None, None)
+    interval = context.intervals.get(metric)
+    constant = None if context.constant is None else as_shown(metric, context.constant)[1]
+    return (None if interval is None else interval.shown_for(metric), constant, context.chance)
 
 
 def _confusions(files: RunFiles, split: str) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from meq.data.request import nearest_beside
 from meq.options import checked_options
 from meq.records import write_bytes
-from meq.runs.load import open_run_files
+from meq.runs.run_files import open_run_files
 from meq.studies.study import StudyError
 from meq.viz.figures import is_study
 from meq.viz.report.document import Section, make_page
