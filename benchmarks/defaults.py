@@ -15,36 +15,41 @@ import argparse
 import csv
 import io
 import json
+import shutil
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import meq
 from meq.data.pickles import load_plain
 
-PLAIN: dict[str, str] = {"epochs": "30", "learning-rate": "0.001", "dropout": "0.0", "weight-decay": "0.01"}
+PLAIN: dict[str, Any] = {"epochs": 20, "learning_rate": 1e-3, "dropout": 0.0, "weight_decay": 0.01, "patience": 5}
 """What every trial has unless it says otherwise: the defaults at the time of measuring, and enough epochs."""
-TRIALS: dict[str, dict[str, str]] = {
+TRIALS: dict[str, dict[str, Any]] = {
     "as it was": {},
-    "learning rate 3e-4": {"learning-rate": "0.0003"},
-    "learning rate 3e-3": {"learning-rate": "0.003"},
-    "width 32": {"dim": "32"},
-    "width 128": {"dim": "128"},
-    "dropout 0.1": {"dropout": "0.1"},
-    "dropout 0.3": {"dropout": "0.3"},
-    "weight decay 0.1": {"weight-decay": "0.1"},
-    "no penalties": {"lambda-j": "0", "lambda-f": "0"},
-    "penalties x 0.2": {"lambda-j": "0.1", "lambda-f": "0.06"},
-    "depth 4": {"steps": "4"},
+    "learning rate 3e-4": {"learning_rate": 3e-4},
+    "learning rate 3e-3": {"learning_rate": 3e-3},
+    "width 32": {"dim": 32},
+    "width 128": {"dim": 128},
+    "dropout 0.1": {"dropout": 0.1},
+    "dropout 0.3": {"dropout": 0.3},
+    "weight decay 0.1": {"weight_decay": 0.1},
+    "no penalties": {"lambda_j": 0.0, "lambda_f": 0.0},
+    "penalties x 0.2": {"lambda_j": 0.1, "lambda_f": 0.06},
+    "depth 4": {"steps": 4},
     "depth fixed(tracked=3)": {"depth": "fixed(tracked=3)"},
     "depth settle(2, 8)": {"depth": "settle(2, 8, late=0.25)"},
-    "modality dropout 0.2": {"modality-dropout": "0.2"},
-    "average 0.99": {"average": "0.99"},
+    "modality dropout 0.2": {"modality_dropout": 0.2},
+    "average 0.99": {"average": 0.99},
+    "no gate": {"set": {"gate": False}},
+    "batch 16": {"batch_size": 16},
+    "no early stopping": {"patience": 0},
 }
+PATIENCE = (1, 2, 3, 5, 8)
+"""What stopping so many epochs after the best one would have cost, and saved, is read off the runs without stopping."""
 
 
 def write_table(path: Path, header: list[str], rows: Iterable[Iterable[Any]]) -> None:
@@ -63,7 +68,7 @@ def parted(groups: Iterable[Any], share: float = 0.2, seed: int = 0) -> list[str
     return ["dev" if group in held else "train" for group in groups]
 
 
-def photographs(folder: Path, asked: argparse.Namespace) -> list[str]:
+def photographs(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     place = asked.data / "snli_ve"
     rows = [json.loads(line) for line in (place / "snli_ve_train.jsonl").read_text(encoding="utf-8").splitlines()]
     splits = parted(row["Flickr30K_ID"] for row in rows)
@@ -72,8 +77,8 @@ def photographs(folder: Path, asked: argparse.Namespace) -> list[str]:
         for row, split in zip(rows, splits, strict=True)
     ]
     write_table(folder / "photographs.csv", ["photo", "sentence", "y", "split"], table)
-    images = str(place / "flickr30k_images")
-    return [str(folder / "photographs.csv"), images, "--image", "photo", "--text", "sentence"]
+    images = place / "flickr30k_images"
+    return {"data": folder / "photographs.csv", "root": images, "image": "photo", "text": "sentence"}
 
 
 def summaries(window: np.ndarray) -> list[float]:
@@ -83,7 +88,7 @@ def summaries(window: np.ndarray) -> list[float]:
     return [round(float(x), 5) for x in np.concatenate(parts)]
 
 
-def watch(folder: Path, asked: argparse.Namespace) -> list[str]:
+def watch(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     content = asked.watch.read_bytes()
     plain = folder / "watch.pkl"
     plain.write_bytes(content[128:])  # the header of .npy is 128 bytes long here; what follows is a pickle
@@ -99,10 +104,10 @@ def watch(folder: Path, asked: argparse.Namespace) -> list[str]:
     width = (len(rows[0]) - 1) // 2
     header = [*(f"acc_{i}" for i in range(width)), *(f"gyro_{i}" for i in range(width)), "y", "split"]
     write_table(folder / "watch.csv", header, ([*r, s] for r, s in zip(rows, parted(subjects, 0.3), strict=True)))
-    return [str(folder / "watch.csv"), "--vector", "acc_*", "--vector", "gyro_*"]
+    return {"data": folder / "watch.csv", "vector": ["acc_*", "gyro_*"]}
 
 
-def cells(folder: Path, asked: argparse.Namespace) -> list[str]:
+def cells(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     from sklearn.datasets import load_breast_cancer
 
     found: Any = load_breast_cancer()
@@ -110,10 +115,10 @@ def cells(folder: Path, asked: argparse.Namespace) -> list[str]:
     labels = [str(found.target_names[y]) for y in found.target]
     table = ([*x, y, s] for x, y, s in zip(found.data.tolist(), labels, parted(range(len(labels))), strict=True))
     write_table(folder / "cells.csv", [*header, "y", "split"], table)
-    return [str(folder / "cells.csv"), "--vector", "mean_*", "--vector", "error_*", "--vector", "worst_*"]
+    return {"data": folder / "cells.csv", "vector": ["mean_*", "error_*", "worst_*"]}
 
 
-def digits(folder: Path, asked: argparse.Namespace) -> list[str]:
+def digits(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     from sklearn.datasets import load_digits
 
     found: Any = load_digits()
@@ -121,10 +126,10 @@ def digits(folder: Path, asked: argparse.Namespace) -> list[str]:
     labels = [f"digit {y}" for y in found.target]
     table = ([*x, y, s] for x, y, s in zip(found.data.tolist(), labels, parted(range(len(labels))), strict=True))
     write_table(folder / "digits.csv", [*header, "y", "split"], table)
-    return [str(folder / "digits.csv"), "--vector", "top_*", "--vector", "bottom_*"]
+    return {"data": folder / "digits.csv", "vector": ["top_*", "bottom_*"]}
 
 
-def opinions(folder: Path, asked: argparse.Namespace) -> list[str]:
+def opinions(folder: Path, asked: argparse.Namespace) -> dict[str, Any]:
     found = np.load(asked.data / "mosi" / "mosi_utterance_train_dev.npz", allow_pickle=False)
     kept = np.isin(found["mode"], ["train", "dev", "valid"])
     parts = {"audio": found["audio_feat"][kept], "text": found["text_feat"][kept], "video": found["video_feat"][kept]}
@@ -133,10 +138,10 @@ def opinions(folder: Path, asked: argparse.Namespace) -> list[str]:
     splits = ["train" if mode == "train" else "dev" for mode in found["mode"][kept]]
     table = ([*x, y, s] for x, y, s in zip(np.concatenate([*parts.values()], 1).tolist(), labels, splits, strict=True))
     write_table(folder / "opinions.csv", [*header, "y", "split"], table)
-    return [str(folder / "opinions.csv"), *(word for name in parts for word in ("--vector", f"{name}_*"))]
+    return {"data": folder / "opinions.csv", "vector": [f"{name}_*" for name in parts]}
 
 
-TABLES: Mapping[str, Callable[[Path, argparse.Namespace], list[str]]] = {
+TABLES: Mapping[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
     "photographs": photographs,
     "watch": watch,
     "cells": cells,
@@ -145,17 +150,22 @@ TABLES: Mapping[str, Callable[[Path, argparse.Namespace], list[str]]] = {
 }
 
 
-def dev_score(data: list[str], options: Mapping[str, str], seed: int, folder: Path, store: Path) -> dict[str, float]:
-    """One run by the command line; of all that it prints, the scores on dev are kept."""
-    flags = [word for name, value in options.items() for word in (f"--{name}", value)]
-    asked = [*data, "--label", "y", "--split", "split", "--store", str(store), "--seed", str(seed)]
-    asked += ["--set", "calibration=0"]  # all of dev is there to judge by
-    call = [sys.executable, "-m", "meq", "train", *asked, "--out", str(folder), "--json", *flags]
-    done = subprocess.run(call, capture_output=True, text=True)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(call)}\n{done.stderr[-2000:]}")
-    found = json.loads(done.stdout)
-    return {**found["metrics"]["dev"], "epoch": found["selected"]["epoch"], "seconds": found["wall_seconds"]}
+def dev_score(data: Mapping[str, Any], options: Mapping[str, Any], folder: Path, store: Path) -> dict[str, Any]:
+    """One run by the front door; of all that it keeps, the scores on dev."""
+    further = {"data.calibration": 0, **options.get("set", {})}  # all of dev is there to judge by
+    run = meq.train(
+        **data,
+        label="y",
+        split="split",
+        store=store,
+        out=folder,
+        radius_samples=0,
+        **{**options, "set": further},
+    )
+    record = run.record
+    kept = {"epoch": record.selected.epoch, "seconds": record.wall_seconds}
+    curve = [epoch["accuracy"] for epoch in json.loads((folder / "record.json").read_text())["curves"]]
+    return {**record.metrics["dev"], **kept, "curve": curve}
 
 
 def shown(scores: Mapping[str, Any], seeds: list[int]) -> str:
@@ -177,6 +187,33 @@ def shown(scores: Mapping[str, Any], seeds: list[int]) -> str:
     return text.getvalue()
 
 
+def stopped(curve: list[float], patience: int) -> tuple[float, int]:
+    """The best score that stopping with this patience finds, and the epochs it takes."""
+    best, at = curve[0], 0
+    for epoch, score in enumerate(curve):
+        if score > best:
+            best, at = score, epoch
+        if epoch - at >= patience:
+            return best, epoch + 1
+    return best, len(curve)
+
+
+def patience_shown(scores: Mapping[str, Any]) -> str:
+    """By patience and table: dev accuracy lost against all epochs, in points, and the share of epochs that is run."""
+    text = io.StringIO()
+    print("| patience | " + " | ".join(TABLES) + " |\n|---|" + "---:|" * len(TABLES), file=text)
+    for patience in PATIENCE:
+        cells = []
+        for name in TABLES:
+            curves = [found["curve"] for key, found in scores.items() if key.startswith(f"{name}/no early stopping/")]
+            ends = [(max(curve), len(curve), *stopped(curve, patience)) for curve in curves]
+            lost = [100 * (best - found) for best, _, found, _ in ends]
+            run = [epochs / most for _, most, _, epochs in ends]
+            cells.append(f"{statistics.mean(lost):.2f} @ {statistics.mean(run):.2f}" if ends else "-")
+        print(f"| {patience} | {' | '.join(cells)} |", file=text)
+    return text.getvalue()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -184,25 +221,29 @@ def main() -> None:
     parser.add_argument("--watch", type=Path, required=True, help="watch_dataset.npy of the package seglearn")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--only", choices=TABLES, help="one table")
+    parser.add_argument("--trials", nargs="+", choices=TRIALS, default=list(TRIALS), help="these trials alone")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     kept, seeds = asked.folder / "trials.json", list(range(asked.seeds))
     scores: dict[str, Any] = json.loads(kept.read_text()) if kept.is_file() else {}
     names = [asked.only] if asked.only else list(TABLES)
     data = {name: TABLES[name](asked.folder, asked) for name in names}
-    for trial, options in TRIALS.items():
+    for trial in asked.trials:
+        options = TRIALS[trial]
         for name in names:
             for seed in seeds:
                 key = f"{name}/{trial}/{seed}"
                 if key in scores:
                     continue
                 place = asked.folder / "runs" / key.replace(" ", "_").replace("(", "_").replace(")", "_")
-                few = {"epochs": "6"} if name == "photographs" else {}
-                options_now = {**PLAIN, **few, **options}
-                scores[key] = dev_score(data[name], options_now, seed, place, asked.folder / "features")
+                few = {"epochs": 4} if name == "photographs" else {}
+                options_now = {**PLAIN, **few, **options, "seed": seed}
+                shutil.rmtree(place, ignore_errors=True)  # of a run that was interrupted
+                scores[key] = dev_score(data[name], options_now, place, asked.folder / "features")
                 kept.write_text(json.dumps(scores, indent=1))
                 print(key, f"{scores[key]['accuracy']:.4f}", f"{scores[key]['seconds']:.0f} s", flush=True)
     print(shown(scores, seeds))
+    print(patience_shown(scores))
 
 
 if __name__ == "__main__":
