@@ -75,9 +75,10 @@ WORK = [
 SERVE = "import meq; meq.load('runs/photos').serve()"
 EXPORT = """
 import meq, torch
+from meq.models.export import export_onnx
 x = {"image": torch.zeros(1, 1, 2), "text": torch.zeros(1, 1, 2)}
 model = meq.MutualEquilibrium(widths={"image": 2, "text": 2}, classes=2, dim=2, heads=1, steps=1)
-meq.models.export_onnx(model, "model.onnx", x, int8=True)
+export_onnx(model, "model.onnx", x, int8=True)
 """
 IMPORTS: list[tuple[str, str]] = [
     ("matplotlib", "import meq; meq.load('runs/photos').report()"),
