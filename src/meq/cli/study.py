@@ -426,6 +426,8 @@ def demo(
     console = Console()
     out = out or Path("studies/demo-quick" if quick else "studies/demo")
     with resumable("the same command goes on from there"):
+        import torch
+
         from meq.runs.analyze import AnalysisOptions, analyze_run
         from meq.runs.load import load_run
         from meq.runs.own_data import ReadOptions
@@ -436,6 +438,8 @@ def demo(
         from meq.studies.tables import tables_text
 
         check_folder(out, "--out")
+        if quick:
+            torch.set_num_threads(1)  # products this small take longer if several threads share them
         undrawn = _undrawn()
         study = small_demo() if quick else make_study("demo", quick=True)
         smaller = (
