@@ -420,8 +420,9 @@ def demo(
 ) -> None:
     """Train the equilibrium and a cross-attention of its size to follow trails; read them deeper than in training.
 
-    About five minutes on two cores. Nothing is downloaded. Pictures and a report need pip install 'meq[viz]'; without
-    it there are tables and a diagnosis, and the same command goes on from there once it is installed.
+    About five minutes on two cores, one with --quick. Nothing is downloaded.
+    Pictures and a report need pip install 'meq[viz]'. Without it there are tables and a diagnosis, and the same command
+    goes on from there once it is installed.
     """
     console = Console()
     out = out or Path("studies/demo-quick" if quick else "studies/demo")
