@@ -57,7 +57,7 @@ def run(*words: str | Path, folder: Path = ROOT, show: bool = False) -> str:
     began = time.monotonic()
     done = subprocess.run([*map(str, words)], cwd=folder, env=environment, capture_output=True, text=True)
     shown = " ".join(Path(word).name if isinstance(word, Path) else word for word in words)
-    print(f"{time.monotonic() - began:6.1f} s  {shown.splitlines()[0]}", flush=True)
+    print(f"{time.monotonic() - began:6.1f} s  {shown.splitlines()[0][:100]}", flush=True)
     if show:
         print(done.stdout)
     if done.returncode:
