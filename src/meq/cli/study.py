@@ -459,8 +459,8 @@ def demo(
         run_study(study, out, console=Console(stderr=True))
         run = out / run_place(study.reference, study.seeds[0])
         with Bars() as bars:
-            options, reading = AnalysisOptions(split="test"), ReadOptions(progress=bars)
-            found = analyze_run(load_run(run), options=options, reading=reading)
+            options = AnalysisOptions(split="test", samples=2 if quick else 4)
+            found = analyze_run(load_run(run), options=options, reading=ReadOptions(progress=bars))
         drawn = undrawn or _drawn(out, QUICK_DRAWN if quick else DRAWN)
         print(tables_text(study, out, names=QUICK_SHOWN if quick else SHOWN))
         print(found.diagnosis)
