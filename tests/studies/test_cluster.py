@@ -104,7 +104,7 @@ def test_a_cluster_beyond_this_machine_needs_an_explicit_yes(
     monkeypatch.setenv("RAY_ADDRESS", address)
     with pytest.raises(StudyError, match="beyond this machine"):
         run_study(SMALL, tmp_path / "study", on=Cluster(), console=QUIET)
-    with pytest.raises(StudyError, match="Ray is not installed"):
+    with pytest.raises(StudyError, match=r"pip install 'meq\[cluster\]'"):
         run_study(SMALL, tmp_path / "study", on=Cluster(trusted=True), console=QUIET)
 
 

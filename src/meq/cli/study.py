@@ -396,50 +396,94 @@ def _verification_text(folder: Path, found: Verification) -> str:
 
 SHOWN = ("depths", "by-depth-deep", "stopping-deep", "steps-by-depth-deep")
 DRAWN = ("staircase", "steps-by-depth", "trail")
+QUICK_SHOWN, QUICK_DRAWN = ("depths", "by-depth-deep"), ("staircase",)
+ASKED = {
+    False: "names two of the other kind, and has the colour of the winner: green beats red, blue beats green, red "
+    "beats blue.",
+    True: "names one of the other kind, and has its colour.",
+}
+"""How a card or rule has its colour in the whole demonstration, and in the quick one."""
 
 
 @command
 def demo(
-    out: Annotated[Path, typer.Option(help="Where to: the same command goes on with what is there.")] = Path(
-        "studies/demo"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where to: the same command goes on with what is there. Unless given studies/demo, or "
+            "studies/demo-quick with --quick."
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A smaller one, in about a minute: short trails, and no pictures to read.")
+    ] = False,
 ) -> None:
     """Train the equilibrium and a cross-attention of its size to follow trails; read them deeper than in training.
 
-    About five minutes on two cores. Nothing is downloaded.
+    About five minutes on two cores, one with --quick. Nothing is downloaded.
+    Pictures and a report need pip install 'meq[viz]'. Without it there are tables and a diagnosis, and the same command
+    goes on from there once it is installed.
     """
     console = Console()
+    out = out or Path("studies/demo-quick" if quick else "studies/demo")
     with resumable("the same command goes on from there"):
-        require("matplotlib", "the report at the end")
+        import torch
+
         from meq.runs.analyze import AnalysisOptions, analyze_run
         from meq.runs.load import load_run
         from meq.runs.own_data import ReadOptions
+        from meq.studies.laboratory import small_demo
         from meq.studies.recipes import make_study
         from meq.studies.runner import run_study
         from meq.studies.study import run_place
         from meq.studies.tables import tables_text
-        from meq.viz.figures import draw_figure
-        from meq.viz.report import write_report
 
         check_folder(out, "--out")
-        study = make_study("demo", quick=True)
+        if quick:
+            torch.set_num_threads(1)  # products this small take longer if several threads share them
+        undrawn = _undrawn()
+        study = small_demo() if quick else make_study("demo", quick=True)
+        smaller = (
+            "This is the quick demonstration: short trails, and cards and rules as symbols instead of a picture and a "
+            "text; `meq demo` has the whole one. "
+        )
         console.print(
-            "Cards in a picture and rules in a text ask each other for a colour. A card or rule says a colour, or "
-            "names two of the other kind, and has the colour of the winner: green beats red, blue beats green, red "
-            "beats blue. The split `deep` has longer trails than any that training sees. "
+            f"{smaller if quick else ''}Cards in a picture and rules in a text ask each other for a colour. A card or "
+            f"rule says a colour, or {ASKED[quick]} The split `deep` has longer trails than any that training sees. "
             f"{len(study.arms)} arms of the same size are trained, one seed each, so that no comparison is made: that "
-            "is what `meq study run duels` is for.",
+            f"is what `meq study run {study.data.name}` is for.",
             highlight=False,
         )
+        if undrawn:
+            console.print(undrawn, highlight=False, markup=False)  # brackets of an extra are no style
         run_study(study, out, console=Console(stderr=True))
         run = out / run_place(study.reference, study.seeds[0])
         with Bars() as bars:
-            options, reading = AnalysisOptions(split="test"), ReadOptions(progress=bars)
-            found = analyze_run(load_run(run), options=options, reading=reading)
-        with looked_at(out) as looks:
-            report = write_report(out, looks=looks)
-        pictures = [file for name in DRAWN for file in draw_figure(out, name, out.with_name(f"{out.name}-pictures"))]
-        print(tables_text(study, out, names=SHOWN))
+            options = AnalysisOptions(split="test", samples=2 if quick else 4)
+            found = analyze_run(load_run(run), options=options, reading=ReadOptions(progress=bars))
+        drawn = undrawn or _drawn(out, QUICK_DRAWN if quick else DRAWN)
+        print(tables_text(study, out, names=QUICK_SHOWN if quick else SHOWN))
         print(found.diagnosis)
-        shown = "\n".join(f"  {file}" for file in pictures if file.suffix == ".png")
-        print(f"\npictures:\n{shown}\nthe model: {run}\nthe report: {report.resolve()}\nnext: meq app {run}")
+        then = "install that, and give the same command again" if undrawn else "meq demo" if quick else f"meq app {run}"
+        print(f"\n{drawn}\nthe model: {run}\nnext: {then}")
+
+
+def _undrawn() -> str:
+    """What to install for pictures; empty where that is installed."""
+    try:
+        require("matplotlib", "drawing pictures and a report")
+    except ImportError as error:
+        return f"No pictures: {error}"
+    return ""
+
+
+def _drawn(out: Path, names: tuple[str, ...]) -> str:
+    """Draw the figures and write the report of a study; where they are, in words."""
+    from meq.viz.figures import draw_figure
+    from meq.viz.report import write_report
+
+    with looked_at(out) as looks:
+        report = write_report(out, looks=looks)
+    pictures = [file for name in names for file in draw_figure(out, name, out.with_name(f"{out.name}-pictures"))]
+    shown = "\n".join(f"  {file}" for file in pictures if file.suffix == ".png")
+    return f"pictures:\n{shown}\nthe report: {report.resolve()}"

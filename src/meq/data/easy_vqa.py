@@ -10,6 +10,7 @@ from meq.data.files import read_json
 from meq.data.findings import DataError
 from meq.data.metrics import ACCURACY
 from meq.data.splitting import check_held_out, split_by_fractions
+from meq.errors import needs
 from meq.options import checked_options
 
 SHAPES = ("circle", "rectangle", "triangle")
@@ -27,7 +28,7 @@ def easy_vqa(*, dev: float = 0.1, seed: int = 0) -> DataSet:
     try:
         import easy_vqa as package  # type: ignore[import-untyped]
     except ImportError as error:
-        raise DataError("the set easy-vqa is a package of that name: pip install 'meq[offline]'") from error
+        raise DataError(needs("easy_vqa", "the set easy-vqa")) from error
     folder = Path(str(package.__file__)).parent / "data"
     answers = tuple((folder / "answers.txt").read_text(encoding="utf-8").split())
     train, test = (_read(folder, split, answers) for split in ("train", "test"))

@@ -16,6 +16,7 @@ import numpy as np
 
 from meq.data.files import explained, open_regular
 from meq.data.findings import DataError
+from meq.errors import needs
 
 MAX_BYTES = 2**28
 """Of one data set, and of each of its chunks: an hour of every feature of CMU-MOSEI needs a tenth of it."""
@@ -134,5 +135,5 @@ def require_h5py() -> ModuleType:
     try:
         import h5py  # type: ignore[import-untyped]
     except ImportError as error:
-        raise DataError("reading .csd files needs h5py: pip install 'meq[mosei]'") from error
+        raise DataError(needs("h5py", "reading .csd files")) from error
     return h5py

@@ -24,6 +24,7 @@ from meq.encoders.contract import Encoder, Tokens
 from meq.encoders.image import View, opened
 from meq.encoders.pretrained import batches, weight_hash
 from meq.encoders.text import TransformerText
+from meq.errors import needs
 from meq.options import checked_options, whole_number
 
 MINILM_TOKENS = 256
@@ -118,7 +119,7 @@ def _installed(package: str) -> tuple[Path, str]:
     """Folder and version of an installed package; none of its code is run."""
     spec = util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise EncoderError(f"the package {package.replace('_', '-')} is not installed: pip install 'meq[offline]'")
+        raise EncoderError(needs(package, "this encoder"))
     return Path(spec.submodule_search_locations[0]), metadata.version(package)
 
 

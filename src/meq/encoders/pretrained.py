@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from meq.encoders.catalogue import INSTEAD, LOCAL, EncoderError
+from meq.errors import needs
 from meq.records import parse_json
 
 Item = TypeVar("Item")
@@ -67,7 +68,7 @@ def require_transformers() -> ModuleType:
     try:
         import transformers
     except ImportError as error:
-        raise EncoderError("pretrained encoders need transformers: pip install 'meq[encoders]'") from error
+        raise EncoderError(needs("transformers", "a pretrained encoder")) from error
     return transformers
 
 

@@ -1,4 +1,4 @@
-"""The old name of `meq.studies` and `meq.runs`, for one release: every name and module of theirs is found here too."""
+"""The old name of `meq.studies` and `meq.runs`, until 0.3: every name and module of theirs is found here too."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def __getattr__(name: str) -> Any:
 
 
 warnings.warn(
-    "meq.experiments is now meq.studies and, for trained runs, meq.runs; the old name goes with the next release",
+    "meq.experiments is now meq.studies and, for trained runs, meq.runs; the old name goes with 0.3",
     DeprecationWarning,
     stacklevel=2,
 )

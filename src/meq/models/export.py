@@ -6,6 +6,7 @@ import math
 import os
 import tempfile
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -94,14 +95,9 @@ def export_onnx(
     number of the whole batch, where `meq.quantise` does it token by token: an answer may change with the company it is
     computed in. On x86 without VNNI, large sums may be cut off.
     """
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-
-        if int8:
-            import onnxruntime  # noqa: F401
-    except ImportError as error:
-        raise ImportError(f"export_onnx needs the package {error.name}: pip install 'meq[onnx]'") from error
+    for module in ("onnx", "onnxscript", *(["onnxruntime"] if int8 else [])):
+        if find_spec(module) is None:
+            raise ImportError(f"export_onnx needs {module}: pip install 'meq[onnx]'")
     program = export(model, features, masks)
     return write_onnx(program, Path(path), least_int8=whole_number("least_weights", least_weights) if int8 else None)
 

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,8 @@ from pathlib import Path
 
 UNLOCKABLE = (errno.ENOLCK, errno.ENOTSUP, errno.EBADF, errno.EINVAL)
 """What file systems without such locks say, network ones of folders among them."""
+POSIX = os.name == "posix"
+"""Windows opens no folders, flushes only files that may be written to, and locks files by forbidding to read them."""
 FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))  # Windows knows no quota
 FULL_WORDS = ("No space left on device", "Disk quota exceeded")
 """How the same is said by libraries that pass on the system's words only, as safetensors does."""
@@ -67,10 +70,10 @@ def sha256(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to disk. Windows cannot open folders, and flushes them itself."""
-    if os.name != "posix" and path.is_dir():
+    """Flush a file, or the entries of a folder, to disk; Windows flushes folders itself."""
+    if not POSIX and path.is_dir():
         return
-    handle = os.open(path, os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY if POSIX else os.O_RDWR)
     try:
         os.fsync(handle)
     finally:
@@ -135,9 +138,10 @@ def alone(path: Path, words: str, *, patience: float = 0.0) -> Iterator[bool]:
     """Lock a file or a folder for this process. If another one holds it, wait `patience` seconds, then a BusyError.
 
     A thread that holds the lock may take it again, as a study does that trains a run; the outer block keeps it. Yields
-    whether there is a lock at all: some file systems, and Windows, have none.
+    whether there is a lock at all: some file systems have none. On Windows it keeps out processes of the same user on
+    the same machine, and no others.
     """
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)  # network file systems want it writable
+    handle = _opened(path)
     place = (os.getpid(), *_identity(os.fstat(handle)))
     try:
         if place in _held.places:
@@ -157,6 +161,16 @@ def alone(path: Path, words: str, *, patience: float = 0.0) -> Iterator[bool]:
         os.close(handle)
 
 
+def _opened(path: Path) -> int:
+    """What is locked: the file or folder itself, or on Windows a file among the temporary ones that stands for it."""
+    if POSIX:
+        return os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)  # network file systems want it writable
+    folder = Path(tempfile.gettempdir()) / "meq-locks"
+    folder.mkdir(exist_ok=True)
+    name = hashlib.sha256(os.path.normcase(path.resolve(strict=True)).encode()).hexdigest()
+    return os.open(folder / name, os.O_RDWR | os.O_CREAT)
+
+
 def _identity(stat: os.stat_result) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
@@ -171,10 +185,10 @@ def same_place(path: Path, stat: os.stat_result) -> bool:
 
 def _locked(handle: int) -> bool | None:
     """Try to lock: True if it worked, False if another process holds the lock, None if there are no locks here."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return None
+    if not POSIX:
+        return _locked_on_windows(handle)
+    import fcntl
+
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -183,4 +197,16 @@ def _locked(handle: int) -> bool | None:
         if error.errno not in UNLOCKABLE:
             raise
         return None
+    return True
+
+
+def _locked_on_windows(handle: int) -> bool:
+    import msvcrt
+
+    try:
+        msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EDEADLK):
+            raise
+        return False
     return True

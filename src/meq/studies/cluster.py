@@ -20,13 +20,12 @@ from typing import Any, ClassVar
 import psutil  # type: ignore[import-untyped]
 from rich.console import Console
 
+from meq.errors import needs
 from meq.records import sha256
 from meq.studies.local import GB, GRACE_SECONDS, Workers, cores, follow, memory_of_a_run, workers_for
 from meq.studies.study import STUDY, StudyError
 from meq.studies.workers import LOOK_SECONDS, RETRIES, Assignment, Job, RunEnd, run_worker
 from meq.training.record import versions
-
-INSTALL = "Ray is not installed: pip install 'meq[cluster]'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +165,7 @@ def connected(address: str | None, local_cpus: int, *, trusted: bool = False) ->
     try:
         import ray
     except ImportError as error:
-        raise StudyError(INSTALL) from error
+        raise StudyError(needs("ray", "a cluster")) from error
     joined = ray.is_initialized()
     if joined and address not in (None, "auto"):
         raise StudyError("this process is connected to a cluster of Ray already: leave out the address")

@@ -8,6 +8,7 @@ from typing import Any
 
 from meq.studies.settings import (
     EQUILIBRIUM,
+    TRAIL,
     Setting,
     baseline,
     by_kind,
@@ -350,6 +351,23 @@ def demo(setting: Setting) -> Study:
     measures: dict[str, dict[str, Any]] = {"staircase": {}, "stopping": {"splits": ["test", "deep"], "risk": STRICT}}
     question = "Who follows a trail that is deeper than in training?"
     return study_of(setting, question, arms, seeds=setting.seeds[:1], measures=measures)
+
+
+def small_demo() -> Study:
+    """What `meq demo --quick` runs: the demonstration on `relay`, where each asks one other, with short trails.
+
+    Cards and rules come as symbols instead of pixels, so that nothing is drawn or encoded.
+
+    Command: meq demo --quick
+    Duration: about a minute on two cores.
+    Expect: the same as of the demonstration, on trails three times as long as in training.
+    """
+    sizes = {"train": 4800, "dev": 90, "test": 90, "deep_test": 90}
+    data = DataConfig(name="relay", options={**sizes, "form": "symbols", "depth": 2, "deep": 6})
+    shape = {**TRAIL.shape, "steps": 4}
+    setting = replace(TRAIL, data=data, shape=shape, depth="settle(2, 4, free=12, tracked=3)", quick=True)
+    whole = demo(setting)
+    return replace(whole, name="demo-quick", measures={"staircase": whole.measures["staircase"]})
 
 
 STRICT = 0.001

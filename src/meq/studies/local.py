@@ -272,7 +272,7 @@ class _Processes(Workers):
 
 def _how_it_ended(code: int, log: Path) -> str:
     if code < 0:
-        memory = ", which the system sends when memory runs out" if -code == signal.SIGKILL else ""
+        memory = ", which the system sends when memory runs out" if signal.Signals(-code).name == "SIGKILL" else ""
         return f"by signal {signal.Signals(-code).name}{memory}"
     said = log.read_text(errors="replace").strip() if log.is_file() else ""
     return f"with exit code {code}" + (f": {said.splitlines()[-1]}" if said else "")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import meq.viz.needs  # noqa: F401
+
+# isort: split
 from matplotlib.figure import Figure
 from PIL import Image
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
+import meq.viz.needs  # noqa: F401
+
+# isort: split
 import numpy as np
 import torch
 from matplotlib.axes import Axes

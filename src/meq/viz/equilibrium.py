@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import meq.viz.needs  # noqa: F401
+
+# isort: split
 import numpy as np
 import torch
 from jaxtyping import Complex

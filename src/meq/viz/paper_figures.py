@@ -7,6 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import meq.viz.needs  # noqa: F401
+
+# isort: split
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import meq.viz.needs  # noqa: F401
+
+# isort: split
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb

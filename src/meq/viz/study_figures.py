@@ -7,6 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import meq.viz.needs  # noqa: F401
+
+# isort: split
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import meq.viz.needs  # noqa: F401
+
+# isort: split
 from matplotlib.figure import Figure
 
 from meq.analysis.importance import PartImportance

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
+import meq.web.needs  # noqa: F401
+
+# isort: split
 from starlette.datastructures import Headers
 
 BODY_SECONDS = 60.0

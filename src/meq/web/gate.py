@@ -23,6 +23,9 @@ from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import meq.web.needs  # noqa: F401
+
+# isort: split
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 
+import meq.web.needs  # noqa: F401
+
+# isort: split
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 

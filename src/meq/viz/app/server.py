@@ -17,7 +17,6 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from meq.errors import require
 from meq.runs.load import TrainedRun
 from meq.viz.app.explorer import Explorer
 from meq.viz.app.guard import Guard
@@ -67,7 +66,6 @@ def served(
             f"a page at {host} can be reached from other machines, and needs a password: give one, or leave out the "
             "host to keep the page on this machine"
         )
-    require("gradio", "the explorer")
     folder = Path(tempfile.mkdtemp(prefix="meq-app-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)  # a server that is still starting may make it anew
     try:
