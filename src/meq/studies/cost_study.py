@@ -42,7 +42,7 @@ from meq.studies.cost import (
     other_ways,
     sweep_steps,
 )
-from meq.studies.paper import COST_BASIS, COSTS
+from meq.studies.paper import COST_BASIS, COST_SAID, COSTS
 from meq.studies.settings import EQUILIBRIUM, FULL, QUICK, baseline, equilibrium, study_of
 from meq.studies.sized_encoders import (
     EncoderSize,
@@ -357,7 +357,7 @@ def arms_table(costs: Costs, *, conditions: str, published: bool = False) -> Tab
     if costs.reference is not None:
         notes.append(f"x: as a multiple of {costs.reference}, the cheapest arm that does not iterate.")
     if published:
-        notes.append("paper (published): batch 32 on one RTX 3090; not measured here.")
+        notes += ["paper (published): batch 32 on one RTX 3090; not measured here.", COST_SAID]
     return _table("cost: what does a forward pass cost?", rows, notes, unit)
 
 
