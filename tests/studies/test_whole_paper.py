@@ -22,6 +22,7 @@ from meq.studies.recipes import STUDIES, make_study
 from meq.studies.whole_paper import (
     PLAN,
     is_measured_cost,
+    paper_status,
     paper_tables,
     places_of_parts,
     read_paper,
@@ -280,6 +281,16 @@ def test_the_tables_name_the_sets_that_were_not_there(whole: Path) -> None:
     assert "Sets of the paper that were not there, and are left out: VCR, COD10K." in notes
     assert "grounding on snli-ve is left out: it reads cod10k, which is not there." in notes
     assert not any("/home" in note for note in notes)
+
+
+def test_how_far_the_paper_has_come_is_told_and_a_report_is_of_one_study(whole: Path) -> None:
+    from meq.viz.report import check_report
+
+    rows = {(row[0], row[1]): row[2:] for row in paper_status(whole).rows}
+    assert rows["main", "vcr"] == ("5 of 5", 0, "main-vcr-quick-smoke")
+    assert len(rows) == len(read_paper(whole).parts)
+    with pytest.raises(StudyError, match=f"a report is of one of its studies, such as {whole}/main-"):
+        check_report(whole)
 
 
 def test_costs_of_a_smoke_test_are_measured_again_for_the_real_thing(whole: Path) -> None:

@@ -277,10 +277,11 @@ def _same_command(name: str, out: Path | None) -> str:
 @study_app.command()
 @command
 def status(folder: Folder, as_json: AsJson = False) -> None:
-    """How far a study has come."""
+    """How far a study has come, or the whole paper."""
     from meq.studies.study import read_study, status_table
+    from meq.studies.whole_paper import is_paper, paper_status
 
-    table = status_table(folder, read_study(folder))
+    table = paper_status(folder) if is_paper(folder) else status_table(folder, read_study(folder))
     print(tables.as_json(table) if as_json else tables.as_text(table), end="")
 
 

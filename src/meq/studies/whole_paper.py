@@ -35,10 +35,11 @@ from meq.studies.recipes import STUDIES, make_study
 from meq.studies.remeasure import remeasure
 from meq.studies.runner import run_study
 from meq.studies.study import STUDY, TABLES, Study, StudyError, read_study
+from meq.studies.tables import records_of
 from meq.studies.untrained import COST, run_untrained
 from meq.studies.verify import Fault, Verification, verify
 from meq.studies.workers import Executor
-from meq.tables import Table, as_files
+from meq.tables import Cell, Table, as_files
 
 PAPER_FILE = "paper.json"
 TABLE_FORMAT = 3
@@ -296,6 +297,19 @@ def read_paper(folder: Path) -> PaperFile:
     found = read_plain(PaperFile, folder / PAPER_FILE)
     refuse_outside(folder / PAPER_FILE, [part.folder for part in found.parts])
     return found
+
+
+def paper_status(folder: Path) -> Table:
+    """How far the paper has come: one line for each of its studies that was begun."""
+    rows: list[dict[str, Cell]] = []
+    for part in read_paper(folder).parts:
+        study = read_study(folder / part.folder)
+        records = records_of(folder / part.folder, study)
+        failed = sum(record.error is not None for record in records.values())
+        over = f"{len(records)} of {len(list(study.runs()))}"
+        rows.append({"study": part.study, "data": part.data, "over": over, "failed": failed, "folder": part.folder})
+    titles = {"data": "data set", "over": "runs that are over"}
+    return Table.of(f"{folder.name}: {len(rows)} studies of the paper were begun", rows, titles=titles)
 
 
 def places_of_parts(folder: Path, roots: Path | None = None) -> dict[str, Places]:
