@@ -203,8 +203,8 @@ def cost_study(
 
     The deepest equilibrium is also measured in other ways of computing it. The quick form takes less than
     a minute on one core. The full form has the paper's sizes and is meant for a GPU; on the device "meta" it is counted
-    without being computed: FLOPs and memory in seconds, no times. `batch` samples per pass and `passes` in each
-    of the `rounds`, are the form's unless given; `encoders` ("clip", "bert") have their real sizes in any form.
+    without being computed: FLOPs and memory, no times, in a minute or two. `batch` samples per pass and `passes` in
+    each of the `rounds`, are the form's unless given; `encoders` ("clip", "bert") have their real sizes in any form.
     """
     place = chosen_device(device, also=("meta",))
     form = form_of(quick)
