@@ -114,6 +114,13 @@ def test_a_wrong_table_format_or_paper_is_answered_in_words(finished: Path) -> N
     assert "the paper has no figures for the study" in run("table", finished, "--paper")[1]
 
 
+def test_where_pictures_lie_is_said_for_one_study_or_for_the_whole_paper(finished: Path, tmp_path: Path) -> None:
+    roots = tmp_path / "roots.toml"
+    assert "the file or folder is missing" in run("figures", finished, "--roots", roots)[1]
+    roots.touch()
+    assert "is one study: --roots belongs to the whole paper" in run("figures", finished, "--roots", roots)[1]
+
+
 def test_machines_get_json(finished: Path) -> None:
     listed = json.loads(run("list", "--json")[1])
     assert "ablation" in [row["study"] for row in listed["rows"]]

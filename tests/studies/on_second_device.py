@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -15,14 +17,17 @@ LIBRARY = install()
 
 from studies.shrinking import shrunk  # noqa: E402
 
-from meq.devices import chosen_device  # noqa: E402
+from meq.devices import chosen_device, device_of  # noqa: E402
+from meq.encoders import Encoder, Tokens, register_encoder  # noqa: E402
 from meq.records import plain  # noqa: E402
 from meq.studies import Study, make_study  # noqa: E402
 from meq.studies.build import Places, prepare_data  # noqa: E402
+from meq.studies.cost_study import cost_study  # noqa: E402
 from meq.studies.measures import staircase, take_measure  # noqa: E402
 from meq.studies.one_run import load_trained  # noqa: E402
 from meq.studies.remeasure import differences  # noqa: E402
 from meq.studies.runner import run_study  # noqa: E402
+from meq.studies.study import DataConfig  # noqa: E402
 from meq.training.record import read_record  # noqa: E402
 
 staircase.FAR = ()  # hundreds of steps would take minutes on a device in Python
@@ -42,6 +47,48 @@ def studies() -> list[Study]:
     ]
 
 
+@register_encoder("lengths")
+class Lengths(Encoder):
+    """One token per text: its length through a layer of a network."""
+
+    kind, revision, name, width = "text", "1", "lengths-1", 4
+    weight_hash = "0" * 64
+
+    def __init__(self, *, device: str = "cpu") -> None:
+        self.network = torch.nn.Linear(1, self.width)
+        torch.nn.init.constant_(self.network.weight, 0.5)
+        torch.nn.init.zeros_(self.network.bias)
+        self.network.to(device)
+
+    @torch.no_grad()
+    def __call__(self, contents: Sequence[Any]) -> list[Tokens]:
+        lengths = torch.tensor([[float(len(str(each)))] for each in contents])
+        made = self.network(lengths.to(device_of(self.network))).cpu()
+        return [Tokens(features=row[None], spans=torch.tensor([[0, 1]])) for row in made]
+
+
+def encoders() -> None:
+    """Networks that read for a study; those of transformers do not know a device in Python."""
+    options = dict.fromkeys(("train", "dev", "test"), 18)
+    config = DataConfig(name="scenes", options=options, encoders={"text": "lengths"}, limit=2)
+    here, there = (prepare_data(config, Places(device=device)) for device in ("cpu", DEVICE))
+    read = there.encoders["text"]
+    assert isinstance(read, Lengths)
+    assert device_of(read.network).type == NAME
+    for one, other in zip(here.data.splits["train"], there.data.splits["train"], strict=True):
+        assert torch.equal(one.content["text"], other.content["text"])
+    print("encoders agree")
+
+
+def costs() -> None:
+    torch.accelerator.synchronize = lambda device=None: None  # no device in Python has streams to wait for
+    report = cost_study(arms=("concat",), depths=(), passes=1, batch=1, device=DEVICE)
+    assert report.measured.hardware.device == NAME
+    counted = cost_study(arms=("concat",), depths=(), batch=1, device="meta")
+    assert [cost.flops for cost in report.costs.arms] == [cost.flops for cost in counted.costs.arms]
+    print("costs agree")
+
+
 def main(folder: Path) -> None:
     try:
         torch.zeros(2, device=DEVICE) + torch.zeros(2)
@@ -50,6 +97,8 @@ def main(folder: Path) -> None:
     else:
         raise AssertionError("the second device takes tensors of the CPU")
     assert chosen_device() == DEVICE, "an accelerator is found without being named"
+    encoders()
+    costs()
     for number, study in enumerate(studies()):
         place = folder / str(number)
         prepared = [prepare_data(study.data, Places(device=device)) for device in ("cpu", DEVICE)]

@@ -21,6 +21,7 @@ def test_studies_train_and_measure_on_another_device_and_find_the_same(tmp_path:
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("the same") == 10 + 2 - 3, "concatenation has no steps to measure"
     assert done.stdout.count("nothing") == 3
+    assert done.stdout.count("agree") == 2, "networks of encoders, and costs"
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,15 @@ from studies.kinds import FOLDERS
 
 from meq.records import FormatError
 from meq.studies import StudyError, read_study
-from meq.studies.paper_tables import NAMES, assembled, beside_paper
+from meq.studies.paper_found import NAMES
+from meq.studies.paper_tables import TABLES, assembled, beside_paper
 from meq.studies.recipes import STUDIES, make_study
 from meq.studies.whole_paper import (
     PLAN,
+    is_measured_cost,
+    paper_status,
     paper_tables,
+    places_of_parts,
     read_paper,
     read_roots,
     remeasure_paper,
@@ -77,6 +81,8 @@ def test_its_tables_have_the_papers_rows_in_its_order_and_call_the_fixtures_smok
         "Single iteration",
     ]
     assert [row[0] for row in tables["fixed-point"].rows][:2] == ["CMU-MOSEI (smoke)", "VCR (smoke)"]
+    assert all("(smoke)" in tables[name].title for name in ("cost-arms", "cost-sweep"))
+    assert not any("paper" in column.title for table in tables.values() for column in table.columns)
     wanted = "main ablation mixer readout modality robustness cod10k residual-penalty safeguards state-design"
     assert {*wanted.split(), "fixed-point", "datasets", "cost-arms"} <= set(tables)
     assert "hyperparameters" not in tables, "they would be those of no row"
@@ -91,20 +97,44 @@ def test_the_published_figures_stand_beside_rows_that_are_no_smoke_test(whole: P
     far = {str(row[0]): row for row in tables["fixed-point"].rows}
     assert far["VQA v2 (paper)"][1:] == ("42", 1.340, 1.42, "7.4e-2", "1.5e-3", "62.8", "27.4", 21_029)
     robust = {row[1]: row for row in tables["robustness"].rows if row[0] == "Hateful Memes"}
-    assert robust["blur 8"][-4:] == ("0.6582", "0.6564", "", "")
-    assert robust["noise 0.3"][-2:] == ("+1.88", "yes")
+    assert robust["Blur (r = 8)"][-4:] == ("0.6582", "0.6564", "", "")
+    assert robust["Noise (sigma = 0.3)"][-2:] == ("+1.88", "yes")
+    assert robust["Typo (5%)"][-4:-2] == ("0.6621", "0.6791")
     state = {(row[0], row[1]): row for row in tables["state-design"].rows}
     assert state["Hateful Memes", "Single state, model-matched"][-3:] == ("0.7262", "+1.68", "no")
     assert state["VQA v2", "Feature-sum, one vector"][-3:] == ("51.94", "-11.39", "yes")
-    assert any("the same arm on CMU-MOSEI" in note for note in tables["state-design"].notes)
+    assert state["VQA v2", "Single state, token level"][-3:] == ("62.98", "-0.35", "yes")
+    assert state["CMU-MOSEI", "Single state (replaced block)"][-3:] == ("53.86", "-0.84", "yes")
+    assert any(note.startswith("CMU-MOSEI: ") and "the same arm" in note for note in tables["state-design"].notes)
     assert next(row[-2:] for row in tables["readout"].rows if row[1] == "Cross-attention merge") == ("+0.01", "")
     assert [row[3:] for row in tables["over-k"].rows if row[0] == "SNLI-VE (paper)"] == [("80.0", "300", "77.2", None)]
     assert [row[1] for row in tables["cod10k"].rows if row[0] == "less MEQ (paper)"] == ["-4.65"]
     residual = {str(row[0]): row for row in tables["residual-penalty"].rows}
     assert residual["VQA v2 (paper)"][1:5] == ("9.7e-4", "9.4e-2", "54.29", "63.33")
+    assert residual["Hateful Memes (paper)"][3:5] == ("70.21", "70.37"), "in percent, as in the paper's table"
+    assert float(str(residual["Hateful Memes"][3])) in (0.0, 25.0, 50.0, 75.0, 100.0)
     gates = {row[1]: row for row in tables["safeguards"].rows if row[0] == "VQA v2"}
     assert gates["lambda_f = 0"][-4:] == ("+9.04", "yes", 0.2339, 0.0532)
-    assert [column.title for column in tables["hyperparameters"].columns][1:4] == ["snli-ve", "hateful-memes", "vcr"]
+    assert main["CMU-MOSEI (paper)"][-4:] == ("-0.59", "no", "-0.54", "no")
+    ablated = {(row[0], row[1]): row for row in tables["ablation"].rows}
+    assert ablated["VQA v2", "w/o soft gating"][-3:] == ("62.57", "-0.54", "no")
+    assert ablated["CMU-MOSEI", "w/o cross-attention"][-3:] == ("--", "-0.13", "no"), "in its text alone"
+    assert any("there is no self-attention to remove" in note for note in tables["ablation"].notes)
+    trained = tables["hyperparameters"]
+    assert [column.title for column in trained.columns][1:4] == ["SNLI-VE", "SNLI-VE (paper)", "Hateful Memes"]
+    assert {row[0]: row[1:3] for row in trained.rows}["epochs"] == ("1", "10"), "of the runs, not of the setting"
+    counted = {row[0]: row[1:] for row in tables["datasets"].rows}
+    assert counted["VQA v2 (paper)"] == ("Open-ended QA", "193K", "21K", "-", "3,129")
+    assert counted["VCR"][0] == "4-way multiple choice"
+    assert counted["VCR"][-1] == 4
+    read = {row[0]: row[1:] for row in tables["encoders"].rows}
+    assert read["VCR (paper)"] == ("CLIP image + RoI features", "BERT-base")
+    assert "patches and regions" in str(read["VCR"][0]), "the picture's own tokens beside those of its boxes"
+    assert str(read["CMU-MOSEI"][1]).startswith("words"), "its words are read where the files have them"
+    notes = {name: " ".join(table.notes) for name, table in tables.items()}
+    assert "Splits: SNLI-VE cod10k test" in notes["over-k"], "another set than that of training is read"
+    assert "1.19 to concatenation" in notes["modality"]
+    assert "flat from k = 5" in notes["steps"]
     assert all("Quick form" in table.notes[-1] for table in tables.values())
 
 
@@ -118,7 +148,7 @@ def test_a_study_alone_is_shown_beside_the_papers_table_where_there_is_one(whole
         (copy / "study.json").write_text(text.replace("-smoke", ""))
         shown[part.study, part.data] = [row for table in beside_paper(copy).values() for row in table.rows]
     without = {study for study, rows in shown.items() if not rows}
-    assert {(s, d) for s, d in without if d in NAMES} == {("steps", "snli-ve")}, "a curve, without a number"
+    assert not {(s, d) for s, d in without if d in NAMES}, "the paper has something to say on all of its own"
     assert any(1.689 in row for row in shown["fixed-point", "snli-ve"])
 
 
@@ -190,6 +220,19 @@ def test_every_figure_that_the_paper_prints_in_these_tables_is_known() -> None:
     assert {f"main/{name}" for name in NAMES} <= set(paper.PAPER)
     assert set(paper.FIXED_POINT) == set(paper.RESIDUALS) == set(NAMES) - {"cod10k"}
     assert [f"residual/{name}" in paper.PAPER for name in paper.RESIDUALS] == [True] * 5
+    assert {key.split("/")[0] for key in paper.SAID} <= {*TABLES, "datasets"}
+    assert {key.split("/")[1] for key in paper.SAID} <= set(NAMES)
+
+
+def test_the_full_form_trains_with_the_papers_hyperparameters() -> None:
+    from meq.studies import paper
+    from meq.studies.settings import FULL
+    from meq.studies.untrained import hyperparameters_table
+
+    table = hyperparameters_table({name: FULL[name] for name in paper.HYPERPARAMETERS}, beside=paper.HYPERPARAMETERS)
+    rows = [row[1:] for row in table.rows if row[0] in paper.HYPERPARAMETERS["vcr"]]
+    assert len(rows) == 13
+    assert all(row[0::2] == row[1::2] for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +274,30 @@ def test_a_set_that_is_not_there_is_named_and_left_out(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_the_tables_name_the_sets_that_were_not_there(whole: Path) -> None:
+    parts = [part for part in read_paper(whole).parts if part.data not in ("vcr", "cod10k")]
+    left_out = {"vcr": "/home/me/vcr is not there", "grounding on snli-ve": "it reads cod10k, which is not there"}
+    notes = assembled(whole, parts, quick=True, left_out=left_out)["datasets"].notes
+    assert "Sets of the paper that were not there, and are left out: VCR, COD10K." in notes
+    assert "grounding on snli-ve is left out: it reads cod10k, which is not there." in notes
+    assert not any("/home" in note for note in notes)
+
+
+def test_how_far_the_paper_has_come_is_told_and_a_report_is_of_one_study(whole: Path) -> None:
+    from meq.viz.report import check_report
+
+    rows = {(row[0], row[1]): row[2:] for row in paper_status(whole).rows}
+    assert rows["main", "vcr"] == ("5 of 5", 0, "main-vcr-quick-smoke")
+    assert len(rows) == len(read_paper(whole).parts)
+    with pytest.raises(StudyError, match=f"a report is of one of its studies, such as {whole}/main-"):
+        check_report(whole)
+
+
+def test_costs_of_a_smoke_test_are_measured_again_for_the_real_thing(whole: Path) -> None:
+    assert is_measured_cost(whole / "cost", smoke=True)
+    assert not is_measured_cost(whole / "cost", smoke=False)
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_the_smoke_form_keeps_arms_and_measures(name: str) -> None:
     study = make_study(name, None if name != "tree-order" else "mosei")
@@ -239,13 +306,20 @@ def test_the_smoke_form_keeps_arms_and_measures(name: str) -> None:
     assert small.measures.keys() == study.measures.keys()
 
 
-def test_every_figure_of_the_paper_is_drawn_from_the_records(whole: Path, tmp_path: Path) -> None:
+def test_every_figure_of_the_paper_is_drawn_from_the_records(whole: Path, roots: Path, tmp_path: Path) -> None:
     from meq.viz.figures import draw_all
+    from meq.viz.study_figures import grounding, open_reported_study
 
+    alone = open_reported_study(whole / "grounding-snli-ve-quick-smoke")
+    assert alone.pictures == {}, "photographs are no part of the records"
+    known = places_of_parts(whole, roots)
+    drawn_over = open_reported_study(alone.folder, known[alone.folder.name])
+    assert {name.split(".")[0][:10] for name in drawn_over.pictures} == {"COD10K-CAM"}
+    assert all("over the pictures" in drawing.alt for drawing in grounding(drawn_over))
     made = draw_all(whole / "grounding-snli-ve-quick-smoke", tmp_path / "figures")
     assert {file.name for file in made} >= {
         f"{name}.{ending}"
-        for name in ("architecture", "grounding-1", "probability-along-k", "training")
+        for name in ("architecture", "grounding-1", "probability-along-k", "accuracy-along-k", "training")
         for ending in ("png", "svg")
     }
     assert all(file.stat().st_size > 1000 for file in made)

@@ -172,6 +172,7 @@ def kept(steps: int) -> dict[str, Any]:
         "read": 3,
         "examples": [
             {
+                "picture": "one",
                 "text": "there is a red circle",
                 "label": "entailment",
                 "size": [40, 20],
@@ -192,6 +193,17 @@ def test_a_column_per_step_with_the_answer_the_map_and_the_frame_of_what_is_spok
     assert before[5, 60] == after[5, 5] == 0
     assert figure.axes[0].patches[0].get_x() == 32, "the frame begins in the middle"
     assert as_png(figure).startswith(b"\x89PNG")
+
+
+def test_maps_lie_over_the_picture_where_it_is_there() -> None:
+    pictures = {kept(5)["examples"][0]["picture"]: Image.new("RGB", (40, 20), (20, 160, 40))}
+    figure = grounding_grid(kept(5), method="grad-cam", pictures=pictures)
+    before, after = (figure.axes[k].images[0].get_array() for k in (1, 2))
+    assert before.shape[2] == 3
+    assert before.shape[1] == 2 * before.shape[0], "in the picture's own proportions"
+    assert tuple(before[5, -5]) == tuple(after[5, 5]) == (20, 160, 40), "where there is no heat"
+    assert before[5, 5, 0] > before[5, 5, 1], "the picture shows through the heat"
+    assert figure.axes[0].patches[0].get_x() == before.shape[1] / 2
 
 
 def test_many_steps_are_thinned_out_and_the_read_one_stays() -> None:

@@ -277,10 +277,11 @@ def _same_command(name: str, out: Path | None) -> str:
 @study_app.command()
 @command
 def status(folder: Folder, as_json: AsJson = False) -> None:
-    """How far a study has come."""
+    """How far a study has come, or the whole paper."""
     from meq.studies.study import read_study, status_table
+    from meq.studies.whole_paper import is_paper, paper_status
 
-    table = status_table(folder, read_study(folder))
+    table = paper_status(folder) if is_paper(folder) else status_table(folder, read_study(folder))
     print(tables.as_json(table) if as_json else tables.as_text(table), end="")
 
 
@@ -314,14 +315,33 @@ def table(
 def figures(
     folder: Folder,
     out: Annotated[Path | None, typer.Option(help="Where to; beside the study's folder unless given.")] = None,
+    root: Annotated[
+        Path | None, typer.Option(help="The folder of the study's data set: maps are drawn over its pictures.")
+    ] = None,
+    read: ReadFolder = None,
+    roots: Annotated[
+        Path | None, typer.Option(help="Of the whole paper: the roots file, for the pictures below the maps.")
+    ] = None,
 ) -> None:
-    """Draw every figure of a study, or of the whole paper, from its records: PNG and SVG."""
+    """Draw every figure of a study, or of the whole paper, from its records: PNG and SVG.
+
+    Pictures are no part of the records: where a set lies in a folder of yours, say which, or maps stand alone.
+    """
     require("matplotlib", "figures")
+    from meq.studies.build import places_of
     from meq.studies.study import read_study
     from meq.studies.whole_paper import is_paper
     from meq.viz.figures import draw_all
 
-    if not is_paper(folder):
+    for place in (root, read, roots):
+        if place is not None:
+            check_there(place, "file or folder")
+    if is_paper(folder):
+        if root is not None or read is not None:
+            raise ValueError(f"{folder} holds the whole paper, on many data sets: say where they lie with --roots FILE")
+    elif roots is not None:
+        raise ValueError(f"{folder} is one study: --roots belongs to the whole paper, give --root or --read")
+    else:
         read_study(folder)  # what is no study is said to be none
     folder = folder.resolve()
     target = out or folder.with_name(f"{folder.name}-figures")
@@ -330,7 +350,7 @@ def figures(
         raise ValueError(
             f"{target} lies in the study's own folder, in which every file is sealed: choose another --out"
         )
-    made = draw_all(folder, target)
+    made = draw_all(folder, target, places=places_of(None, root, read=read), roots=roots)
     print("\n".join(str(file) for file in made))
     print(f"{len(made)} files in {target}")
 

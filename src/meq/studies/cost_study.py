@@ -42,7 +42,7 @@ from meq.studies.cost import (
     other_ways,
     sweep_steps,
 )
-from meq.studies.paper import COST_BASIS, COSTS
+from meq.studies.paper import COST_BASIS, COST_SAID, COSTS
 from meq.studies.settings import EQUILIBRIUM, FULL, QUICK, baseline, equilibrium, study_of
 from meq.studies.sized_encoders import (
     EncoderSize,
@@ -203,8 +203,8 @@ def cost_study(
 
     The deepest equilibrium is also measured in other ways of computing it. The quick form takes less than
     a minute on one core. The full form has the paper's sizes and is meant for a GPU; on the device "meta" it is counted
-    without being computed: FLOPs and memory in seconds, no times. `batch` samples per pass and `passes` in each
-    of the `rounds`, are the form's unless given; `encoders` ("clip", "bert") have their real sizes in any form.
+    without being computed: FLOPs and memory, no times, in a minute or two. `batch` samples per pass and `passes` in
+    each of the `rounds`, are the form's unless given; `encoders` ("clip", "bert") have their real sizes in any form.
     """
     place = chosen_device(device, also=("meta",))
     form = form_of(quick)
@@ -357,7 +357,7 @@ def arms_table(costs: Costs, *, conditions: str, published: bool = False) -> Tab
     if costs.reference is not None:
         notes.append(f"x: as a multiple of {costs.reference}, the cheapest arm that does not iterate.")
     if published:
-        notes.append("paper (published): batch 32 on one RTX 3090; not measured here.")
+        notes += ["paper (published): batch 32 on one RTX 3090; not measured here.", COST_SAID]
     return _table("cost: what does a forward pass cost?", rows, notes, unit)
 
 

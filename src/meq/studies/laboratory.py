@@ -8,6 +8,8 @@ from typing import Any
 
 from meq.studies.settings import (
     EQUILIBRIUM,
+    RANGE,
+    RESIDUAL,
     TRAIL,
     Setting,
     baseline,
@@ -134,8 +136,10 @@ def state_design(setting: Setting) -> Study:
     Expect: the feature sum, which has no tokens left, behind the others.
     """
     block = MatchedSize(to=EQUILIBRIUM, size="dim", part="block")
+    notes = []
     if setting.shape.get("mixer") == "mlp":
         single = [baseline(setting, "single-vector", "single-state", match=replace(block, size="hidden"))]
+        notes.append("A single state matched in its block and one matched in the whole model are the same arm here.")
     else:
         whole = replace(block, part="model")
         single = [
@@ -149,6 +153,7 @@ def state_design(setting: Setting) -> Study:
         arms,
         paper="state",
         measures={"coupling": {}},
+        notes=notes,
     )
 
 
@@ -156,29 +161,24 @@ def tree_order(setting: Setting) -> Study:
     """Does the order of merging matter? Every modality merged last, an order drawn by the seed, and the graph.
 
     All modalities but the last are merged in the order in which they are named. Of two there is one order, and its tree
-    has the same states as the graph.
+    is the graph: one arm is trained.
 
     Command: meq study run tree-order clips.parquet --vector face --vector voice --vector words --label y
     Duration: minutes for vectors.
     Expect: differences of the size of the spread.
     """
+    question = "Does the order of a merge tree matter, and does it beat the graph?"
     names = setting.modalities
-    lasts = names if len(names) > 2 else names[-1:]
-    orders = {last: [*(name for name in names if name != last), last] for last in lasts}
+    if len(names) == 2:
+        same = "Of two modalities a merge tree is the graph, weight by weight: one arm is trained."
+        return study_of(setting, question, [graph(setting, "graph")], reference="graph", notes=(same,))
+    orders = {last: [*(name for name in names if name != last), last] for last in names}
     trees = [
-        equilibrium(
-            replace(setting, order=_merged_in(order)),
-            f"tree-{in_a_name(last)}-last" if len(names) > 2 else "tree",
-        )
+        equilibrium(replace(setting, order=_merged_in(order)), f"tree-{in_a_name(last)}-last")
         for last, order in orders.items()
     ]
-    drawn = [equilibrium(replace(setting, order="random"), "tree-random-order")] if len(names) > 2 else []
-    return study_of(
-        setting,
-        "Does the order of a merge tree matter, and does it beat the graph?",
-        (graph(setting, "graph"), *trees, *drawn),
-        reference="graph",
-    )
+    drawn = equilibrium(replace(setting, order="random"), "tree-random-order")
+    return study_of(setting, question, (graph(setting, "graph"), *trees, drawn), reference="graph")
 
 
 def _merged_in(names: Sequence[str]) -> Any:
@@ -380,7 +380,6 @@ TRAILS = ("duels", "relay")
 # -- parts of the model and of its objective taken away, one at a time -------------------------------------------------
 
 
-RESIDUAL, RANGE = "residual-correction", "jacobian-range"
 LAMBDA_J, LAMBDA_F = 0.5, 0.3
 GATE_FLOOR = 0.1
 LEARNED, DAMPING = "learned", 0.5
@@ -404,14 +403,17 @@ def ablation(setting: Setting) -> Study:
         graph(setting, "no-self", own=False),
         graph(setting, "one-step", steps=1),
     )
-    if setting.shape.get("mixer") == "mlp":  # one function of all states: there is no path of its own to remove
+    notes = []
+    if setting.shape.get("mixer") == "mlp":
         arms = tuple(arm for arm in arms if arm.name != "no-self")
+        notes.append("One MLP reads all states here: there is no self-attention to remove.")
     return study_of(
         setting,
         "What does each part of the model contribute?",
         arms,
         paper="ablation",
         measures={"coupling": {}},
+        notes=notes,
     )
 
 
@@ -459,6 +461,7 @@ def safeguards(setting: Setting) -> Study:
     floors = with_penalty(replace(penalised, name="cross-floor", floor_from="no-residual"), "cross-floor", {})
     gate = replace(penalised, name="gate-floor", options={**penalised.options, "gate_floor": GATE_FLOOR})
     gates = (gate,) if _has_gate(setting) else ()
+    notes = () if gates else ("Models have no gate here, so that there is none to put a floor under.",)
     return study_of(
         setting,
         "Can the collapse to the identity be prevented?",
@@ -466,6 +469,7 @@ def safeguards(setting: Setting) -> Study:
         reference="residual",
         paper="collapse",
         measures={"coupling": {}},
+        notes=notes,
     )
 
 
@@ -502,14 +506,19 @@ def solvers(setting: Setting) -> Study:
     Duration: two hours on two cores in quick form.
     Expect: the paper warns of solvers that fail numerically; a run that fails is shown as failed.
     """
-    constant: dict[str, Any] = {"damping": DAMPING} if setting.shape.get("damping") == LEARNED else {}
+    constant, notes = _constant_damping(setting)
     arms: list[ArmConfig] = [
         replace(equilibrium(setting, f"{solver}-{backward}", **constant), solver=solver, backward=backward)
         for solver in ("damped", "anderson", "broyden")
         for backward in ("unrolled", "implicit", "phantom")
     ]
     return study_of(
-        setting, "Which solver, and which gradient?", arms, reference="damped-unrolled", measures={"coupling": {}}
+        setting,
+        "Which solver, and which gradient?",
+        arms,
+        reference="damped-unrolled",
+        measures={"coupling": {}},
+        notes=notes,
     )
 
 
@@ -522,7 +531,7 @@ def gradients(setting: Setting) -> Study:
     Duration: about an hour on two cores in quick form.
     Expect: three steps enough, one too few; the implicit gradient as good as its equilibrium is settled.
     """
-    constant: dict[str, Any] = {"damping": DAMPING} if setting.shape.get("damping") == LEARNED else {}
+    constant, notes = _constant_damping(setting)
     plain = equilibrium(replace(setting, depth="fixed"), "all-steps", **constant)
     arms = (
         plain,
@@ -530,7 +539,16 @@ def gradients(setting: Setting) -> Study:
         replace(plain, name="last-one", train={**plain.train, "depth": "fixed(tracked=1)"}),
         replace(plain, name="implicit", backward="implicit"),
     )
-    return study_of(setting, "What do cheaper gradients cost?", arms, reference="all-steps", measures={"coupling": {}})
+    question = "What do cheaper gradients cost?"
+    return study_of(setting, question, arms, reference="all-steps", measures={"coupling": {}}, notes=notes)
+
+
+def _constant_damping(setting: Setting) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """An option of every arm where the setting learns the damping, and a note that says so."""
+    if setting.shape.get("damping") != LEARNED:
+        return {}, ()
+    why = "the equilibrium does not depend on it, so that an implicit gradient could not learn it"
+    return {"damping": DAMPING}, (f"The damping is {DAMPING} in every arm, not learned: {why}.",)
 
 
 def _has_gate(setting: Setting) -> bool:

@@ -8,153 +8,61 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from meq.studies import paper as published
-from meq.studies.compare import CALLED, ArmLine, Records, compare, compare_groups, paired_difference
+from meq.studies.compare import CALLED, paired_difference
 from meq.studies.cost_study import cost_tables, is_cost, read_cost
-from meq.studies.measures import measured_of
-from meq.studies.measures.contract import Values
 from meq.studies.measures.coupling import Coupling
 from meq.studies.measures.fixed_point import FixedPoint, largest
 from meq.studies.measures.grounding import Grounding
 from meq.studies.measures.robustness import CLEAN, Robustness
-from meq.studies.settings import EQUILIBRIUM, setting_for
-from meq.studies.study import Study, StudyError, read_study
-from meq.studies.tables import records_of
-from meq.studies.untrained import COST, encoders_table, hyperparameters_table
+from meq.studies.measures.steps import ALL, Steps
+from meq.studies.paper_descriptions import ORDERS, datasets_here, encoders_here, hyperparameters_here
+from meq.studies.paper_found import (
+    NONE,
+    PUBLISHED,
+    QUICK,
+    SMOKE,
+    Found,
+    PaperPart,
+    no_or,
+    percent,
+    said_of,
+)
+from meq.studies.settings import EQUILIBRIUM
+from meq.studies.study import StudyError, read_study
+from meq.studies.untrained import COST
 from meq.tables import Cell, Table
 
-NAMES = {
-    "hateful-memes": "Hateful Memes",
-    "vcr": "VCR",
-    "vqa-v2": "VQA v2",
-    "snli-ve": "SNLI-VE",
-    "mosei": "CMU-MOSEI",
-    "cod10k": "COD10K",
-}
-"""As the paper writes its data sets; ours go by their names."""
-METRICS = {"accuracy": "Acc", "soft accuracy": "Acc", "auroc": "AUROC", "token accuracy": "Tokens"}
-ORDERS: Mapping[str, tuple[str, ...]] = {
-    "datasets": ("hateful-memes", "vcr", "vqa-v2", "snli-ve", "mosei"),
-    "hyperparameters": ("snli-ve", "hateful-memes", "vcr", "mosei", "vqa-v2"),
-    "encoders": ("snli-ve", "hateful-memes", "vqa-v2", "vcr", "mosei"),
-}
-"""The paper's orders of data sets, by table."""
-QUICK = "Quick form: small models, few steps and epochs, encoders whose weights come with pip, a part of the data."
-SMOKE = "smoke"
-NONE = "--"
-PUBLISHED = "paper"
 
+def assembled(
+    folder: Path,
+    parts: Sequence[PaperPart],
+    *,
+    quick: bool,
+    paper: bool = False,
+    left_out: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Table]:
+    """By name: every table of the paper that something was run for; `paper` sets its own figures beside ours.
 
-@dataclass(frozen=True, kw_only=True)
-class PaperPart:
-    """One study of the paper on one data set, in a folder of the whole."""
-
-    study: str
-    data: str
-    folder: str
-    smoke: bool = False
-
-
-@dataclass(frozen=True)
-class Found:
-    """A study that was run."""
-
-    part: PaperPart
-    place: Path
-
-    @cached_property
-    def study(self) -> Study:
-        return read_study(self.place)
-
-    @cached_property
-    def records(self) -> Records:
-        return records_of(self.place, self.study)
-
-    @cached_property
-    def measured(self) -> dict[str, Values]:
-        return measured_of(self.place, self.study)
-
-    @property
-    def metric(self) -> str:
-        """What weights are chosen by, and tables show."""
-        return next(iter(self.records.values())).metric
-
-    @property
-    def split(self) -> str:
-        """The paper reports dev; sets that it does not have report test where that is labelled."""
-        tested = any("test" in record.metrics for record in self.records.values())
-        return "test" if tested and self.part.data not in NAMES else "dev"
-
-    @cached_property
-    def lines(self) -> dict[str, ArmLine]:
-        """By arm, and by group."""
-        asked = {"split": self.split, "metric": self.metric}
-        found = [*compare(self.study, self.records, **asked), *compare_groups(self.study, self.records, **asked)]
-        return {line.arm.split(" (")[0]: line for line in found}
-
-    @property
-    def name(self) -> str:
-        return NAMES.get(self.part.data, self.part.data) + (f" ({SMOKE})" if self.part.smoke else "")
-
-    @property
-    def head(self) -> dict[str, Cell]:
-        return {"dataset": self.name, "metric": METRICS.get(self.metric, self.metric)}
-
-    def score(self, value: float | None) -> str:
-        """Percent; AUROC as a fraction."""
-        return NONE if value is None else f"{value:.4f}" if self.metric == "auroc" else f"{100 * value:.2f}"
-
-    def mean(self, arm: str) -> str:
-        return self.score(self.lines[arm].mean) if arm in self.lines else NONE
-
-    def against(self, arm: str, *, sign: int = 1) -> tuple[str, str]:
-        """The difference of an arm to the study's reference in points, and whether it is called."""
-        line = self.lines.get(arm)
-        if line is None or line.difference is None:
-            return NONE, ""
-        # + 0.0: or a difference of nought that changed its sign would be shown as -0.00
-        return f"{100 * sign * line.difference + 0.0:+.2f}", "yes" if line.verdict == CALLED else _no(line.verdict)
-
-    def figures(self, name: str) -> Mapping[str, float]:
-        """What the paper publishes, by arm, of a table on this data set; nothing beside a smoke test."""
-        known = published.PAPER.get(f"{name}/{self.part.data}")
-        return {} if known is None or self.part.smoke else known.values
-
-    def differences(self, name: str) -> Mapping[str, tuple[str, str]]:
-        """What the paper publishes of differences in that table, likewise."""
-        return {} if self.part.smoke else published.DIFFERENCES.get(f"{name}/{self.part.data}", {})
-
-    def beside(self, name: str, column: Callable[[Mapping[str, float]], dict[str, Cell]]) -> dict[str, Cell] | None:
-        """The paper's row for this data set."""
-        values = self.figures(name)
-        return {"dataset": f"{NAMES[self.part.data]} ({PUBLISHED})", **column(values)} if values else None
-
-
-def _no(verdict: str) -> str:
-    return "no" if verdict == "not called" else verdict
-
-
-def assembled(folder: Path, parts: Iterable[PaperPart], *, quick: bool, paper: bool = False) -> dict[str, Table]:
-    """By name: every table of the paper that something was run for; `paper` sets its own figures beside ours."""
+    `left_out` is what could not be run, with why; the table of data sets names it.
+    """
     found = [each for each in (Found(part, folder / part.folder) for part in parts) if each.records]
     made = {}
     for name, (study, order, make) in TABLES.items():
         mine = _in_order([each for each in found if each.part.study == study], order)
         if mine:
-            table = make(mine, paper)
-            made[name] = replace(table, notes=(*table.notes, *_notes(mine, paper)))
+            made[name] = _noted(name, make(mine, paper), mine, paper)
     if is_cost(folder / COST):
-        made |= {f"cost-{name}": table for name, table in cost_tables(read_cost(folder / COST), paper=paper).items()}
-    made["datasets"] = _datasets(_in_order(found, ORDERS["datasets"]), paper)
-    for name, describe in (("hyperparameters", hyperparameters_table), ("encoders", encoders_table)):
-        real = [each for each in _in_order(found, ORDERS[name]) if not each.part.smoke]
-        settings = {each.part.data: setting_for(each.part.data, quick=quick, seeds=each.study.seeds) for each in real}
-        if settings:
-            made[name] = describe(settings)
+        made |= _cost(folder / COST, paper=paper, smoke=all(part.smoke for part in parts))
+    made["datasets"] = datasets_here(_in_order(found, ORDERS["datasets"]), paper, left_out)
+    made["encoders"] = encoders_here(_in_order(found, ORDERS["encoders"]), paper)
+    real = [each for each in _in_order(found, ORDERS["hyperparameters"]) if not each.part.smoke]
+    if real:
+        made["hyperparameters"] = hyperparameters_here(real, paper, quick=quick)
     if quick:
         made = {name: replace(table, notes=(*table.notes, QUICK)) for name, table in made.items()}
     return made
@@ -173,13 +81,19 @@ def beside_paper(folder: Path) -> dict[str, Table]:
     found = Found(part, folder)
     if not found.records:
         return {}
-    made = {
-        f"{PUBLISHED}-{name}": make([found], True)
-        for name, (of, _, make) in TABLES.items()
-        if of == part.study and make([found], True) != make([found], False)
-    }
-    more = [*_notes([found], True), *([QUICK] if study.name.endswith("-quick") else [])]
-    return {name: replace(table, notes=(*table.notes, *more)) for name, table in made.items()}
+    made = {}
+    for name, (of, _, make) in TABLES.items():
+        if of == part.study and (said_of(name, [found]) or make([found], True) != make([found], False)):
+            table = _noted(name, make([found], True), [found], True)
+            quick = (QUICK,) if study.name.endswith("-quick") else ()
+            made[f"{PUBLISHED}-{name}"] = replace(table, notes=(*table.notes, *quick))
+    return made
+
+
+def _noted(name: str, table: Table, found: Sequence[Found], paper: bool) -> Table:
+    """The table with what has to be said beside it."""
+    said = said_of(name, found) if paper else []
+    return replace(table, notes=(*table.notes, *_notes(found, paper, MEASURED.get(name)), *said))
 
 
 def _in_order(found: Sequence[Found], order: Sequence[str]) -> list[Found]:
@@ -187,8 +101,9 @@ def _in_order(found: Sequence[Found], order: Sequence[str]) -> list[Found]:
     return sorted(found, key=lambda each: order.index(each.part.data) if each.part.data in order else len(order))
 
 
-def _notes(found: Sequence[Found], paper: bool) -> list[str]:
-    splits = ", ".join(f"{each.name} {each.split}" for each in found)
+def _notes(found: Sequence[Found], paper: bool, measure: str | None = None) -> list[str]:
+    """`measure` is what the table shows, where it is no score of training."""
+    splits = ", ".join(f"{each.name} {_splits(each, measure)}" for each in found)
     counts = sorted({len(each.study.seeds) for each in found})
     seeds = f"{' or '.join(map(str, counts))} seed{'s' if counts[-1] > 1 else ''}"
     notes = [
@@ -205,6 +120,19 @@ def _notes(found: Sequence[Found], paper: bool) -> list[str]:
     if paper:
         notes.append(f'{PUBLISHED}: figures of "{published.TITLE}", on its own evaluation splits; not measured here.')
     return notes
+
+
+def _splits(each: Found, measure: str | None) -> str:
+    """Where the table's numbers are from: a measure may have read another split, or another set."""
+    if measure is None:
+        return each.split
+    results = each.measured.get(measure, {}).values()
+    own = each.part.data
+    read = {
+        f"{result['data']} {result['split']}" if result.get("data", own) != own else str(result["split"])
+        for result in results
+    }
+    return " or ".join(sorted(read)) or each.split
 
 
 # -- one function for each table ---------------------------------------------------------------------------------------
@@ -227,7 +155,9 @@ def _main(found: Sequence[Found], paper: bool) -> Table:
         def column(values: Mapping[str, float]) -> dict[str, Cell]:
             scores = {"concat": values["concat"], "best": values[best], "meq": values["meq"]}
             less = dict(zip(("concat less", "best less"), published.MAIN_DIFFERENCES[each.part.data], strict=True))
-            return {**{key: each.score(value) for key, value in scores.items()}, **less}
+            judged = published.MAIN_CALLED.get(each.part.data, ("", ""))
+            called = dict(zip(("concat called", "best called"), judged, strict=True))
+            return {**{key: each.score(value) for key, value in scores.items()}, **less, **called}
 
         return each.beside("main", column)
 
@@ -289,6 +219,11 @@ CONFIGURATIONS: Mapping[str, Mapping[str, str]] = {
     "readout": {"control": "Capacity-matched control", "merge": "Cross-attention merge", "meq": "Pooled"},
 }
 """By table: the arms in the paper's order and words."""
+WORDS: Mapping[tuple[str, str], str] = {
+    ("vqa-v2", "single-state"): "Single state, token level",
+    ("mosei", "single-state"): "Single state (replaced block)",
+}
+"""Where the paper calls an arm otherwise on one of its sets."""
 
 
 def _configurations(title: str, name: str) -> Callable[[Sequence[Found], bool], Table]:
@@ -304,6 +239,7 @@ def _configurations(title: str, name: str) -> Callable[[Sequence[Found], bool], 
                 if arm not in each.lines and arm not in {**theirs, **differences}:
                     continue
                 less, called = each.against(arm)
+                words = WORDS.get((each.part.data, arm), words)
                 row: dict[str, Cell] = {"dataset": each.name, "configuration": words, "score": each.mean(arm)}
                 row |= {"less": less, "called": called}
                 if coupling:
@@ -326,15 +262,14 @@ def _configurations(title: str, name: str) -> Callable[[Sequence[Found], bool], 
         }
         titles |= {"paper less": f"less {first.study.reference} ({PUBLISHED})", "paper called": f"called ({PUBLISHED})"}
         titles |= {"paper gate": f"gate ({PUBLISHED})", "paper cross_self": f"cross/self ({PUBLISHED})"}
-        notes = [PATH] if name == "collapse" else []
-        one = [each.name for each in found if name == "state" and "single-state-model-matched" not in each.lines]
-        if one:
-            notes.append(f"Single state matched in its block and in the whole model: the same arm on {', '.join(one)}.")
+        notes = [PATH] if name == "collapse" else [BLOCK] if name == "state" else []
+        notes += [f"{each.name}: {note}" for each in found for note in each.study.notes]
         return Table.of(title, rows, titles=titles, notes=notes)
 
     return make
 
 
+BLOCK = "A single state and a feature sum are as large as MEQ in their block, unless they are called model-matched."
 PATH = "Gate and cross/self: of the first path, at the kept weights, means over seeds."
 
 
@@ -348,7 +283,8 @@ def _residual(found: Sequence[Found], paper: bool) -> Table:
             mine = [result for (of, _), result in coupling.items() if of == arm]
             found = _mean_of(largest(result.residual.values()) for result in mine)
             row[f"residual {arm}"] = _power(found)
-        row |= {f"score {arm}": each.mean(arm) for arm in arms}
+        means = {arm: each.lines[arm].mean for arm in arms if arm in each.lines}
+        row |= {f"score {arm}": percent(means.get(arm)) for arm in arms}  # the paper has AUROC in percent here, too
         row["less"], row["called"] = each.against("residual")
         return row
 
@@ -356,15 +292,18 @@ def _residual(found: Sequence[Found], paper: bool) -> Table:
         def column(values: Mapping[str, float]) -> dict[str, Cell]:
             known = published.RESIDUALS[each.part.data]
             row: dict[str, Cell] = {f"residual {arm}": _power(x) for arm, x in zip(arms, known, strict=True)}
-            # the paper prints the AUROC of this table in percent
-            return {**row, **{f"score {arm}": each.score(values[arm]) for arm in arms}}
+            return {**row, **{f"score {arm}": percent(values[arm]) for arm in arms}}
 
         return each.beside("residual", column)
 
     titles = {"dataset": "Dataset", "less": "with less without"}
     titles |= {f"residual {arm}": f"residual, lambda_f = {weight}" for arm, weight in arms.items()}
     titles |= {f"score {arm}": f"metric, lambda_f = {weight}" for arm, weight in arms.items()}
-    notes = ("Residual: at the read state on dev, the larger modality, mean over samples and seeds.",)
+    read = sorted({str(x["split"]) for each in found for x in each.measured.get("coupling", {}).values()})
+    notes = (
+        f"Residual: at the read state on {' or '.join(read) or 'dev'}, the larger modality, mean over samples and "
+        "seeds.",
+    )
     return Table.of("Effect of the residual penalty", _rows(found, ours, theirs, paper), titles=titles, notes=notes)
 
 
@@ -417,10 +356,10 @@ def _robustness(found: Sequence[Found], paper: bool) -> Table:
                 for arm in ("concat", EQUILIBRIUM)
             }
             difference, _, verdict = paired_difference(each.study.seeds, scores[EQUILIBRIUM], scores["concat"])
-            row: dict[str, Cell] = {"dataset": each.name, "perturbation": kind}
+            row: dict[str, Cell] = {"dataset": each.name, "perturbation": _perturbation(kind)}
             row |= {arm: each.score(_mean_of(values.values())) for arm, values in scores.items()}
             row["less"] = NONE if difference is None else f"{100 * difference:+.2f}"
-            row["called"] = "yes" if verdict == CALLED else _no(verdict)
+            row["called"] = "yes" if verdict == CALLED else no_or(verdict)
             if kind in theirs:
                 row["paper concat"], row["paper meq"] = (each.score(value) for value in theirs[kind])
                 row["paper less"], row["paper called"] = published.ROBUSTNESS_CALLED.get(kind, ("", ""))
@@ -429,6 +368,36 @@ def _robustness(found: Sequence[Found], paper: bool) -> Table:
     titles |= {"less": "MEQ less concat", "paper concat": f"Concat ({PUBLISHED})", "paper meq": f"MEQ ({PUBLISHED})"}
     titles |= {"paper less": f"less ({PUBLISHED})", "paper called": f"called ({PUBLISHED})"}
     return Table.of("Robustness to input corruption", rows, titles=titles)
+
+
+def _perturbation(kind: str) -> str:
+    """Noise (sigma = 0.1), as the paper writes it."""
+    name, _, amount = kind.partition(" ")
+    words = {"noise": f"Noise (sigma = {amount})", "blur": f"Blur (r = {amount})"}
+    return f"Typo ({float(amount):.0%})" if name == "typos" else words.get(name, kind)
+
+
+def _steps(found: Sequence[Found], paper: bool) -> Table:
+    """The paper draws this one: the score when the same weights are read at step k."""
+    rows: list[dict[str, Cell]] = []
+    for each in found:
+        walked = [
+            (result.read, dict(zip(result.steps, result.score[ALL], strict=True)))
+            for result in Steps().typed(each.measured.get("steps", {})).values()
+            if result.read is not None and result.steps is not None
+        ]
+        if not walked:
+            continue
+        read, _ = walked[0]
+        row: dict[str, Cell] = {**each.head, "K": str(read)}
+        for key, k in {**{f"k = {k}": k for k in EARLY}, "at K": read, "at 2 K": 2 * read}.items():
+            row[key] = each.score(_mean_of(scores.get(k) for _, scores in walked))
+        rows.append(row)
+    return Table.of("The answer read at step k", rows, titles={"dataset": "Dataset", "metric": "Metric"})
+
+
+EARLY = (0, 1, 2, 3, 5)
+"""Steps at which the table of the iteration is read besides the read depth."""
 
 
 def _over_k(found: Sequence[Found], paper: bool) -> Table:
@@ -477,18 +446,15 @@ def _cod10k(found: Sequence[Found], paper: bool) -> Table:
     return Table.of("COD10K, trained on it directly", rows, titles={"what": "", **arms})
 
 
-def _datasets(found: Sequence[Found], paper: bool) -> Table:
-    rows: list[dict[str, Cell]] = []
-    for name in dict.fromkeys(each.part.data for each in found):
-        each = next(one for one in found if one.part.data == name)
-        record = next(iter(each.records.values()))
-        row: dict[str, Cell] = {"dataset": each.name}
-        row |= {split: record.data.splits.get(split) or NONE for split in ("train", "dev", "test")}
-        if paper and name in published.DATA_COUNTS and not each.part.smoke:
-            row[PUBLISHED], row["classes"] = published.DATA_COUNTS[name]
-        rows.append(row)
-    titles = {"dataset": "Dataset", PUBLISHED: f"train / val / test ({PUBLISHED})", "classes": f"classes ({PUBLISHED})"}
-    return Table.of("Data sets, as they were trained on here", rows, titles=titles)
+def _cost(folder: Path, *, paper: bool, smoke: bool) -> dict[str, Table]:
+    tables = cost_tables(read_cost(folder), paper=paper and not smoke)
+    if smoke:
+        note = f"{SMOKE}: a few passes, to see that it runs; its times say nothing."
+        tables = {
+            name: replace(table, title=f"{table.title} ({SMOKE})", notes=(*table.notes, note))
+            for name, table in tables.items()
+        }
+    return {f"cost-{name}": table for name, table in tables.items()}
 
 
 def _rows(
@@ -525,6 +491,7 @@ TABLES: Mapping[str, tuple[str, tuple[str, ...], Callable[[Sequence[Found], bool
     "readout": ("readout", (), _configurations("Mixing again after the iteration", "readout")),
     "modality": ("modality", ("snli-ve", "hateful-memes", "mosei"), _modality),
     "robustness": ("robustness", (), _robustness),
+    "steps": ("steps", (), _steps),
     "over-k": ("grounding", (), _over_k),
     "cod10k": ("cod10k", (), _cod10k),
     "residual-penalty": ("residual-penalty", ("snli-ve", "hateful-memes", "mosei", "vcr", "vqa-v2"), _residual),
@@ -533,3 +500,5 @@ TABLES: Mapping[str, tuple[str, tuple[str, ...], Callable[[Sequence[Found], bool
     "fixed-point": ("fixed-point", ("mosei", "vcr", "hateful-memes", "vqa-v2", "snli-ve"), _fixed_point),
 }
 """By name: the study, the paper's order of its data sets, and what makes it."""
+MEASURED = {"robustness": "robustness", "steps": "steps", "over-k": "grounding", "fixed-point": "fixed-point"}
+"""Tables that show what a measure read, by the measure."""

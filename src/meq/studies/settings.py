@@ -25,6 +25,8 @@ from meq.training.config import TrainConfig
 TABLE = "table"
 IMAGE_AND_TEXT = ("image", "text")
 SEEDS = (42, 43, 44)
+RESIDUAL, RANGE = "residual-correction", "jacobian-range"
+"""The penalties of the paper's objective."""
 WIDTH = 768
 
 
@@ -59,8 +61,8 @@ class Setting:
     @property
     def penalties(self) -> dict[str, dict[str, Any]]:
         """Those of the paper's objective that have a weight."""
-        jacobian = {"jacobian-range": {"weight": self.lambda_j, "probes": self.probes}} if self.lambda_j else {}
-        return {**jacobian, **({"residual-correction": {"weight": self.lambda_f}} if self.lambda_f else {})}
+        jacobian = {RANGE: {"weight": self.lambda_j, "probes": self.probes}} if self.lambda_j else {}
+        return {**jacobian, **({RESIDUAL: {"weight": self.lambda_f}} if self.lambda_f else {})}
 
 
 def setting_for(data: str | DataRequest, *, quick: bool = False, seeds: Sequence[int] | None = None) -> Setting:
@@ -289,10 +291,12 @@ def study_of(
     paper: str | None = None,
     groups: Mapping[str, tuple[str, ...]] | None = None,
     measures: Mapping[str, Mapping[str, Any]] | None = None,
+    notes: Sequence[str] = (),
 ) -> Study:
     """A study of these arms on the setting's data, by its recipe; `make_study` gives it its name.
 
-    `paper` is the table of the paper that is shown beside it, on the data sets for which the paper has figures.
+    `paper` is the table of the paper that is shown beside it, on the data sets for which the paper has figures; `notes`
+    say which arms this setting cannot have, or has in another form.
     """
     published = f"{paper}/{setting.data.name}"
     return Study(
@@ -306,6 +310,7 @@ def study_of(
         paper=published if published in PAPER else None,
         groups=groups or {},
         measures=measures or {},
+        notes=tuple(notes),
     )
 
 

@@ -118,6 +118,8 @@ class Study:
     """Arms of which the best one, by its mean on dev, is shown as one line more: {"best attention": (...)}."""
     measures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, metadata=SINCE)
     """What is read off every trained run, with its options: see `meq.studies.measures`."""
+    notes: tuple[str, ...] = field(default=(), metadata=SINCE)
+    """Sentences beside its tables: which arms there cannot be on this data set, or are there in another form."""
 
     def __post_init__(self) -> None:
         _check_name(self.name)
@@ -201,9 +203,9 @@ def status_table(folder: Path, study: Study) -> Table:
 
 
 def differences(old: Study, new: Study) -> list[str]:
-    """The fields in which two studies differ."""
+    """The fields in which two studies differ; notes are words alone."""
     before, after = plain(old), plain(new)
-    return [name for name in after if before[name] != after[name]]
+    return [name for name in after if name != "notes" and before[name] != after[name]]
 
 
 def _check_name(name: str) -> None:

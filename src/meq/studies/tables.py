@@ -126,7 +126,7 @@ def comparison_table(
     lines = compare(study, records, split=split, metric=metric)
     lines += compare_groups(study, records, split=split, metric=metric)
     rows: list[dict[str, Cell]] = [asdict(line) for line in lines]
-    notes = [MEANING.format(reference=study.reference), *_failures(records.values())]
+    notes = [MEANING.format(reference=study.reference), *study.notes, *_failures(records.values())]
     if study.groups:
         notes.append("A line with an arm in brackets shows the best of several arms, chosen by its mean on dev.")
     if published is not None and published.applies(split, metric):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from meq.data.contract import DataSet
@@ -61,15 +62,31 @@ def encoders_table(settings: Mapping[str, Setting] = FULL) -> Table:
     )
 
 
-def hyperparameters_table(settings: Mapping[str, Setting] = FULL) -> Table:
-    """One column per data set, one row per hyperparameter, as training takes them."""
-    shown = {name: _hyperparameters(setting) for name, setting in settings.items()}
-    names = list(next(iter(shown.values()))) if shown else []
+def hyperparameters_table(
+    settings: Mapping[str, Setting] = FULL,
+    *,
+    names: Mapping[str, str] = MappingProxyType({}),
+    beside: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+) -> Table:
+    """One column per data set, one row per hyperparameter, as training takes them.
+
+    `names` are titles of columns that differ from the names of the sets; `beside` is what the paper has for them.
+    """
+    shown: dict[str, Mapping[str, Cell]] = {}
+    for data, setting in settings.items():
+        shown[data] = _hyperparameters(setting)
+        if data in beside:
+            shown[f"{data} (paper)"] = beside[data]
+    rows = list(next(iter(shown.values()))) if shown else []
     return Table.of(
         "hyperparameters: what every arm is trained with",
-        [{"hyperparameter": name, **{data: values[name] for data, values in shown.items()}} for name in names],
+        [{"hyperparameter": row, **{key: values.get(row) for key, values in shown.items()}} for row in rows],
         keys=("hyperparameter", *shown),
-        titles={"hyperparameter": ""},
+        titles={
+            "hyperparameter": "",
+            **names,
+            **{f"{key} (paper)": f"{title} (paper)" for key, title in names.items()},
+        },
         notes=(
             "AdamW. sigma(d): a learned scalar through a sigmoid, for models that iterate; lambda_j, lambda_f and "
             "probes belong to their objective. An arm may differ where its study says so.",

@@ -28,26 +28,28 @@ from meq.options import nearest
 from meq.records import SCHEMA, SINCE, alone, refuse_outside, remove, write_bytes, write_dataclass
 from meq.records import read_dataclass as read_plain
 from meq.studies.build import Places
-from meq.studies.cost_study import is_cost, is_sealed_cost, verify_cost
-from meq.studies.paper_tables import SMOKE, PaperPart, assembled
+from meq.studies.cost_study import is_cost, is_sealed_cost, read_cost, verify_cost
+from meq.studies.paper_found import SMOKE, PaperPart
+from meq.studies.paper_tables import assembled
 from meq.studies.recipes import STUDIES, make_study
 from meq.studies.remeasure import remeasure
 from meq.studies.runner import run_study
 from meq.studies.study import STUDY, TABLES, Study, StudyError, read_study
+from meq.studies.tables import records_of
 from meq.studies.untrained import COST, run_untrained
 from meq.studies.verify import Fault, Verification, verify
 from meq.studies.workers import Executor
-from meq.tables import Table, as_files
+from meq.tables import Cell, Table, as_files
 
 PAPER_FILE = "paper.json"
-TABLE_FORMAT = 2
+TABLE_FORMAT = 3
 """Raised when the same records give other tables than before."""
 PLAN: Mapping[str, tuple[str, ...]] = {
     "snli-ve": ("main", "modality", "mixer", "readout", "residual-penalty", "fixed-point", "steps", "grounding"),
     "hateful-memes": ("main", "modality", "residual-penalty", "state-design", "fixed-point", "robustness"),
     "vqa-v2": ("main", "ablation", "residual-penalty", "safeguards", "state-design", "fixed-point"),
     "vcr": ("main", "residual-penalty", "fixed-point"),
-    "mosei": ("main", "modality", "residual-penalty", "state-design", "fixed-point"),
+    "mosei": ("main", "ablation", "modality", "residual-penalty", "state-design", "fixed-point"),
     "cod10k": ("cod10k",),
 }
 """Which studies the paper has on its data sets, those first whose runs others take over."""
@@ -181,9 +183,9 @@ def run_paper(
                     folder / PAPER_FILE,
                     PaperFile(schema=SCHEMA, quick=quick, parts=parts, left_out=left_out, table_format=TABLE_FORMAT),
                 )
-            if COST not in left_out and not is_sealed_cost(folder / COST):
+            smoke = all(part.smoke for part, _ in planned)
+            if COST not in left_out and not is_measured_cost(folder / COST, smoke=smoke):
                 console.print(f"{COST}: {folder / COST}", highlight=False)
-                smoke = all(part.smoke for part, _ in planned)
                 measured = {"passes": SMOKE_PASSES} if smoke else None
                 run_untrained(COST, folder / COST, quick=quick, device=device, measured=measured)
         finally:  # also of a paper that is interrupted: what is there verifies
@@ -198,6 +200,11 @@ def run_paper(
 
 COST_NEEDS = ("transformers",)
 """Modules that the study of costs builds its encoders with."""
+
+
+def is_measured_cost(folder: Path, *, smoke: bool) -> bool:
+    """Whether costs need not be measured again; a few passes of a smoke test do not stand for more."""
+    return is_sealed_cost(folder) and (smoke or read_cost(folder).form.passes != SMOKE_PASSES)
 
 
 def _places(there: Mapping[str, Root], part: PaperPart, store: Path | None) -> Places:
@@ -292,10 +299,30 @@ def read_paper(folder: Path) -> PaperFile:
     return found
 
 
+def paper_status(folder: Path) -> Table:
+    """How far the paper has come: one line for each of its studies that was begun."""
+    rows: list[dict[str, Cell]] = []
+    for part in read_paper(folder).parts:
+        study = read_study(folder / part.folder)
+        records = records_of(folder / part.folder, study)
+        failed = sum(record.error is not None for record in records.values())
+        over = f"{len(records)} of {len(list(study.runs()))}"
+        rows.append({"study": part.study, "data": part.data, "over": over, "failed": failed, "folder": part.folder})
+    titles = {"data": "data set", "over": "runs that are over"}
+    return Table.of(f"{folder.name}: {len(rows)} studies of the paper were begun", rows, titles=titles)
+
+
+def places_of_parts(folder: Path, roots: Path | None = None) -> dict[str, Places]:
+    """By folder of a part: where its data lies; nothing is known of what the roots file does not name."""
+    there = {name: Root() for name in EMBEDDED} if roots is None else read_roots(roots)[0]
+    parts = read_paper(folder).parts
+    return {part.folder: _places(there, part, None) if part.data in there else Places() for part in parts}
+
+
 def paper_tables(folder: Path, *, paper: bool = False) -> dict[str, Table]:
     """The assembled tables, from records; `paper` sets the published figures beside them."""
     found = read_paper(folder)
-    return assembled(folder, found.parts, quick=found.quick, paper=paper)
+    return assembled(folder, found.parts, quick=found.quick, paper=paper, left_out=found.left_out)
 
 
 def write_tables(folder: Path, tables: Mapping[str, Table]) -> None:

@@ -13,8 +13,9 @@ from typing import Generic, TypeVar
 
 from meq.options import nearest
 from meq.registry import Registry
+from meq.studies.build import Places
 from meq.studies.study import STUDY
-from meq.studies.whole_paper import is_paper, read_paper
+from meq.studies.whole_paper import is_paper, places_of_parts
 from meq.viz import paper_figures, run_figures, staircase, study_figures, trust
 from meq.viz.run_figures import ReportedRun, open_reported_run
 from meq.viz.study_figures import ReportedStudy, open_reported_study
@@ -68,6 +69,7 @@ STUDY_FIGURES: Registry[FigureEntry[ReportedStudy]] = Registry(
         "trail": FigureEntry(place="steps", draw=staircase.trail),
         "grounding": FigureEntry(place="grounding", draw=study_figures.grounding),
         "probability-along-k": FigureEntry(place="grounding", draw=paper_figures.probability_by_step),
+        "accuracy-along-k": FigureEntry(place="grounding", draw=paper_figures.accuracy_by_step),
         "architecture": FigureEntry(place="training", draw=paper_figures.architecture),
         "training": FigureEntry(place="training", draw=study_figures.training),
     },
@@ -120,11 +122,15 @@ def draw_figure(folder: Path | str, name: str, out: Path | str, *, looks: Path |
     return [file for stem, each in zip(stems, drawings, strict=True) for file in save(each.figure, Path(out) / stem)]
 
 
-def draw_all(folder: Path, out: Path) -> list[Path]:
-    """Every figure that a study has something for, into the folder `out`; of the whole paper, those of its studies."""
+def draw_all(folder: Path, out: Path, *, places: Places | None = None, roots: Path | None = None) -> list[Path]:
+    """Every figure that a study has something for, into the folder `out`; of the whole paper, those of its studies.
+
+    `places`, or for the whole paper the file `roots`, say where data lies: maps are then drawn over its pictures.
+    """
     if is_paper(folder):
-        return [file for part in read_paper(folder).parts for file in draw_all(folder / part.folder, out / part.folder)]
-    source = open_reported_study(folder)
+        known = places_of_parts(folder, roots)
+        return [file for part, place in known.items() for file in draw_all(folder / part, out / part, places=place)]
+    source = open_reported_study(folder, places)
     made = []
     for name in STUDY_FIGURES:
         drawings = STUDY_FIGURES.get(name).draw(source)

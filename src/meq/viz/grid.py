@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import meq.viz.needs  # noqa: F401
@@ -15,13 +16,14 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch, Rectangle
+from PIL import Image
 
 from meq.analysis.maps import WORD, paint
 from meq.options import checked_options
 from meq.runs.explanation import Explanation, ModalityView
 from meq.studies.measures.contract import Found
 from meq.studies.measures.grounding import numbers
-from meq.viz.colours import FAINT, INK, LOST, RULE, heat_picture, ink_on, label_colours, shade
+from meq.viz.colours import FAINT, INK, LOST, RULE, blend, fitted, heat_picture, ink_on, label_colours, shade
 from meq.viz.style import HEAT_MAP, MOST_OF_NAME, new_figure, plain, styled
 from meq.viz.text import Paragraph, Word, set_words, text_width
 
@@ -78,8 +80,13 @@ def shown_steps(explanation: Explanation, most: int) -> tuple[int, ...]:
     return tuple(sorted(kept))
 
 
-def grounding_grid(found: Found, *, method: str, most: int = 8) -> Figure:
-    """Rows: kept examples. Columns: steps. The border is the answer at that step, the frame holds what is spoken of."""
+def grounding_grid(
+    found: Found, *, method: str, most: int = 8, pictures: Mapping[str, Image.Image] = MappingProxyType({})
+) -> Figure:
+    """Rows: kept examples. Columns: steps. The border is the answer at that step, the frame holds what is spoken of.
+
+    Maps lie over the `pictures` that are there, by name, and stand alone otherwise.
+    """
     examples = [each for each in found["examples"] if method in each["maps"]]
     if not examples:
         raise ValueError(f"no maps of {method!r} were kept")
@@ -92,20 +99,27 @@ def grounding_grid(found: Found, *, method: str, most: int = 8) -> Figure:
         figure = new_figure(1.15 * len(rows) + 0.2, 1.55 * len(examples) + 0.3)
         grid = figure.subplots(len(examples), len(rows), squeeze=False)
         for line, example in zip(grid, examples, strict=True):
-            heats = [_kept_map(example, method, row) for row in range(count)]
+            photograph = pictures.get(example["picture"])
+            below = None if photograph is None else fitted(photograph, PIXELS)
+            wide, tall = (MAP_SIDE, MAP_SIDE) if below is None else below.size
+            heats = [_kept_map(example, method, row, width=wide, height=tall) for row in range(count)]
             peak = max(float(heat.max()) for heat in heats) or 1.0
             for axes, row in zip(line, rows, strict=True):
                 probabilities = numbers(example["probabilities"][row])
                 answer = found["labels"][max(range(len(probabilities)), key=probabilities.__getitem__)]
-                axes.imshow(
-                    (heats[row] / peak).numpy(), cmap="Oranges", vmin=0, vmax=1, extent=(0, MAP_SIDE, MAP_SIDE, 0)
-                )
+                heat = (heats[row] / peak).numpy()
+                extent = (0, wide, tall, 0)
+                if below is None:
+                    axes.imshow(heat, cmap="Oranges", vmin=0, vmax=1, extent=extent)
+                else:
+                    axes.imshow(np.asarray(blend(below, heat)), extent=extent)
                 _frame(axes, colours[answer], MAP_BORDER)
                 if example["mask_box"] is not None:
-                    (wide, tall), (left, top, right, bottom) = example["size"], example["mask_box"]
-                    corner, size = (left / wide * MAP_SIDE, top / tall * MAP_SIDE), (right - left, bottom - top)
-                    across, down = size[0] / wide * MAP_SIDE, size[1] / tall * MAP_SIDE
-                    axes.add_patch(Rectangle(corner, across, down, fill=False, edgecolor=INK, linestyle=":"))
+                    (x, y), (left, top, right, bottom) = example["size"], example["mask_box"]
+                    corner, across, down = (left / x * wide, top / y * tall), (right - left) / x, (bottom - top) / y
+                    ink = INK if below is None else "white"
+                    box = Rectangle(corner, across * wide, down * tall, fill=False, edgecolor=ink, linestyle=":")
+                    axes.add_patch(box)
                 axes.set_xlabel(plain(f"{answer} {max(probabilities):.2f}"), fontsize=6)
             line[0].set_title(plain(f"{example['text']} ({example['label']})"), loc="left", fontsize=7)
         for axes, row in zip(grid[-1], rows, strict=True):
@@ -379,8 +393,8 @@ def _method_note(explanations: Sequence[Explanation]) -> str:
 # -- the grid of kept maps ---------------------------------------------------------------------------------------------
 
 
-def _kept_map(example: dict[str, Any], method: str, row: int) -> torch.Tensor:
+def _kept_map(example: dict[str, Any], method: str, row: int, *, width: int, height: int) -> torch.Tensor:
     places = [[float("nan")] * 4 if box is None else numbers(box) for box in example["boxes"]]
-    width, height = example["size"]
-    boxes = torch.tensor(places) * torch.tensor([MAP_SIDE / width, MAP_SIDE / height] * 2)
-    return paint(torch.tensor(numbers(example["maps"][method][row])), boxes, height=MAP_SIDE, width=MAP_SIDE)
+    whole = example["size"]
+    boxes = torch.tensor(places) * torch.tensor([width / whole[0], height / whole[1]] * 2)
+    return paint(torch.tensor(numbers(example["maps"][method][row])), boxes, height=height, width=width)

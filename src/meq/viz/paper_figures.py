@@ -14,10 +14,12 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch
 
 from meq.runs.run_files import RunFiles, open_run_files
+from meq.studies.measures.contract import by_arm
 from meq.studies.measures.grounding import numbers
 from meq.studies.study import run_place
 from meq.viz.colours import BLUE, FAINT, GREEN, INK, ORANGE, PALETTE, VERMILION
-from meq.viz.study_figures import ReportedStudy
+from meq.viz.curves import Line, score_along_k
+from meq.viz.study_figures import ReportedStudy, first_of
 from meq.viz.style import MOST_OF_NAME, Drawing, mark_read, new_figure, plain, styled, whole_steps
 
 ACROSS = 3
@@ -27,11 +29,10 @@ CAPTIONS = {"true": (BLUE, "-", "true"), "wrong": (VERMILION, ":", "wrong"), "ir
 
 def probability_by_step(found: ReportedStudy) -> list[Drawing]:
     """P(entailment) along k of true, wrong and irrelevant captions: the mean over pictures, then picture by picture."""
-    values = found.measured.get("grounding", {})
-    if not values:
+    first = first_of(found, "grounding")
+    if first is None:
         return []
-    arm, seed = next(run for run in found.study.runs() if run in values)
-    kept = values[arm, seed]
+    (arm, seed), kept = first
     steps, read = kept["p_entailment"]["steps"], kept["read"]
     panels: list[tuple[str, Mapping[str, Sequence[float]]]] = [
         (f"mean of {kept['pictures']} pictures", _curves(kept["p_entailment"], CAPTIONS))
@@ -62,6 +63,29 @@ def probability_by_step(found: ReportedStudy) -> list[Drawing]:
             alt=f"P(entailment) along k, means from k = {steps[0]} to {steps[-1]}: {ends}.",
             caption=f"{arm}, seed {seed}: P(entailment) read at step k for a true, a wrong and an irrelevant caption "
             f"({kept['irrelevant']['text']}), with the read depth K marked.",
+        )
+    ]
+
+
+def accuracy_by_step(found: ReportedStudy) -> list[Drawing]:
+    """Accuracy along k on the pictures that were read, and in words how it is far beyond K."""
+    arms = by_arm(found.study, found.measured.get("grounding", {}))
+    if not arms:
+        return []
+    lines, words = [], []
+    for arm, seeds in arms.items():
+        known = [dict(zip(each["accuracy"]["steps"], each["accuracy"]["score"], strict=True)) for each in seeds]
+        near = tuple(k for k in known[0] if k in seeds[0]["p_entailment"]["steps"])
+        lines.append(Line(name=arm, steps=near, values=tuple(tuple(scores[k] for k in near) for scores in known)))
+        read, far = (sum(x[k] for x in known) / len(known) for k in (seeds[0]["read"], seeds[0]["horizon"]))
+        words.append(f"{arm}: {read:.3g} at K = {seeds[0]['read']}, {far:.3g} at k = {seeds[0]['horizon']}")
+    first = next(iter(arms.values()))[0]
+    said = f"accuracy on {first['data']}, {first['split']}, read at step k. {'; '.join(words)}."
+    return [
+        Drawing(
+            figure=score_along_k(lines, read=first["read"], metric="accuracy"),
+            alt=f"All that is said of the pictures: {said}",
+            caption=f"All that is said of {first['pictures']} pictures: {said}",
         )
     ]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import meq.viz.needs  # noqa: F401
 
@@ -16,12 +18,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from meq.data.content import Picture
+from meq.data.request import DATA_SETS
 from meq.options import checked_options
 from meq.runs.run_files import open_run_files
+from meq.studies.build import Places
 from meq.studies.compare import CALLED, REFERENCE, ArmLine, Records, compare, compare_groups, scored_pairs
 from meq.studies.measures import measured_of
 from meq.studies.measures.contract import Values, by_arm
-from meq.studies.study import Study, read_study, run_place
+from meq.studies.measures.gallery import pictures_named
+from meq.studies.study import Run, Study, read_study, run_place
 from meq.studies.tables import records_of
 from meq.viz.colours import BLUE, FAINT, INK, LOST, PALETTE
 from meq.viz.curves import Line, epochs_of, mark_alarms, mark_kept, residual_along_k, score_along_k
@@ -45,6 +51,20 @@ class ReportedStudy:
     study: Study
     records: Records
     measured: Mapping[str, Values]
+    places: Places = field(default_factory=Places)
+    """Where its data lies, as far as that is known: nothing but pictures below maps is taken from there."""
+
+    @cached_property
+    def pictures(self) -> dict[str, Picture]:
+        """By name: those that maps were kept of. None where the data is not there: records can do without them."""
+        first = first_of(self, "grounding")
+        read = self.study.measures.get("grounding", {}).get("read")
+        known = DATA_SETS.get(self.study.data.name) if self.study.data.name in DATA_SETS else None
+        if first is None or (read is None and self.places.data is None and not (known and known.embedded)):
+            return {}
+        kept = first[1]
+        names = [example["picture"] for example in kept["examples"]]
+        return pictures_named(names, self.study.data, self.places, read=read, split=kept["split"])
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -67,11 +87,22 @@ class ReportedStudy:
         return next((chance_of(open_run_files(self.folder / run_place(*run))) for run in scored), None)
 
 
-def open_reported_study(folder: Path) -> ReportedStudy:
+def open_reported_study(folder: Path, places: Places | None = None) -> ReportedStudy:
     study = read_study(folder)
     return ReportedStudy(
-        folder=folder, study=study, records=records_of(folder, study), measured=measured_of(folder, study)
+        folder=folder,
+        study=study,
+        records=records_of(folder, study),
+        measured=measured_of(folder, study),
+        places=places or Places(),
     )
+
+
+def first_of(found: ReportedStudy, measure: str) -> tuple[Run, Mapping[str, Any]] | None:
+    """The first run that has this measure, and what it found there."""
+    values = found.measured.get(measure, {})
+    run = next((run for run in found.study.runs() if run in values), None)
+    return None if run is None else (run, values[run])
 
 
 def arms(found: ReportedStudy) -> list[Drawing]:
@@ -126,18 +157,20 @@ def residual_by_step(found: ReportedStudy) -> list[Drawing]:
 
 def grounding(found: ReportedStudy) -> list[Drawing]:
     """The maps that were kept of the first seed there is, one grid for each method."""
-    values = found.measured.get("grounding", {})
-    if not values:
+    first = first_of(found, "grounding")
+    if first is None:
         return []
-    arm, seed = next(run for run in found.study.runs() if run in values)
-    kept = values[arm, seed]
+    (arm, seed), kept = first
+    pictures = {name: picture.open() for name, picture in found.pictures.items()}
+    alone = "" if pictures else " Where the data lies was not said: the maps stand without the pictures."
     methods = [name for name in kept["grounding"] if any(name in each["maps"] for each in kept["examples"])]
     return [
         Drawing(
-            figure=grounding_grid(kept, method=method),
-            alt=f"Maps of {method} over the places of the tokens, a column per step.",
+            figure=grounding_grid(kept, method=method, pictures=pictures),
+            alt=f"Maps of {method} over {'the pictures' if pictures else 'the places of the tokens'}, a column per "
+            "step.",
             caption=f"{arm}, seed {seed}, {method} of the entailment score. Dotted: what the statement speaks of. "
-            "Border and words below: the answer at that step.",
+            f"Border and words below: the answer at that step.{alone}",
             photograph=True,
         )
         for method in methods

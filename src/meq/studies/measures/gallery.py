@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from meq.data.content import Picture
 from meq.data.contract import DataSet, Example
 from meq.data.request import open_data
 from meq.options import nearest
-from meq.studies.build import PreparedData
+from meq.studies.build import Places, PreparedData, open_raw
 from meq.studies.measures.contract import TrainedModel, encode_alike, only, raw_of
-from meq.studies.study import StudyError
+from meq.studies.study import DataConfig, StudyError
 from meq.training.predictions import batched
 
 ENTAILMENT, CONTRADICTION = "entailment", "contradiction"
@@ -164,6 +164,23 @@ def _gallery(raw: DataSet, split: str, examples: list[Example], encoded: list[Ex
     return Gallery(
         data=raw.name, split=split, labels=tuple(raw.labels), shown=tuple(shown.values()), image=image, text=text
     )
+
+
+def pictures_named(
+    names: Collection[str], config: DataConfig, places: Places, *, read: str | None, split: str
+) -> dict[str, Picture]:
+    """Pictures of a split of a study's own data, or of the other set that it reads, by name; nothing is encoded."""
+    if read is not None and places.read is None:
+        return {}
+    raw = open_raw(config, places) if read is None else open_data(read, places.read, **OTHERS[read])
+    image, found = modality_of(raw, "image"), dict[str, Picture]()
+    for example in raw.splits[split]:
+        name, picture = str(example.facts.get("picture")), example.content[image]
+        if name in names and name not in found and isinstance(picture, Picture):
+            found[name] = picture
+        if len(found) == len(set(names)):
+            break
+    return found
 
 
 def with_sentence(gallery: Gallery, sentence: str, prepared: PreparedData) -> list[Example]:

@@ -9,6 +9,7 @@ from meq.options import checked_options
 from meq.records import write_bytes
 from meq.runs.run_files import open_run_files
 from meq.studies.study import StudyError
+from meq.studies.whole_paper import is_paper, read_paper
 from meq.viz.figures import is_study
 from meq.viz.report.document import Section, make_page
 from meq.viz.report.run import run_context, run_sections, run_title
@@ -57,6 +58,9 @@ def check_report(folder: Path | str, out: Path | str | None = None) -> Path:
     folder = Path(folder)
     if not folder.exists():
         raise StudyError(f"{folder} is not the folder of a run or a study: it is not there{nearest_beside(folder)}")
+    if is_paper(folder):
+        one = folder / read_paper(folder).parts[0].folder
+        raise StudyError(f"{folder} holds the whole paper, and a report is of one of its studies, such as {one}")
     if not is_study(folder):
         open_run_files(folder)
     place = Path(out) if out is not None else default_place(folder)
