@@ -20,7 +20,9 @@ from sphinx.pycode import ModuleAnalyzer
 DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 sys.path.insert(0, str(ROOT / "src"))
-# Notebooks run in processes of their own, which find this copy of meq by this.
+# Notebooks run in processes of their own, which find this copy of meq by this. Their models are so small that a second
+# thread costs more than it brings.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 from meq.version import __version__  # noqa: E402
@@ -35,8 +37,8 @@ exclude_patterns = ["_build"]
 nitpicky = True
 suppress_warnings = ["config.cache", "ref.python"]  # the latter: two classes may have one short name, in two packages
 
-# -- looks ---------------------------------------------------------------------------------------------------------------
-# furo: light and dark by the reader's own setting, search without a service, legible on a phone, and no scripts but its own.
+# -- looks -------------------------------------------------------------------------------------------------------------
+# furo: light and dark by the reader's own setting, search without a service, legible on a phone, small.
 html_theme = "furo"
 html_title = f"meq {release}"
 html_static_path = ["_static"]
@@ -50,7 +52,7 @@ html_math_renderer = "mathml"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 
-# -- pages and notebooks -------------------------------------------------------------------------------------------------
+# -- pages and notebooks -----------------------------------------------------------------------------------------------
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 nb_execution_mode = "force"
@@ -59,7 +61,7 @@ nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_merge_streams = True
 
-# -- the API reference ---------------------------------------------------------------------------------------------------
+# -- the API reference -------------------------------------------------------------------------------------------------
 autodoc_member_order = "bysource"
 autodoc_default_options = {"members": True, "show-inheritance": True}
 autodoc_typehints = "signature"
@@ -68,8 +70,8 @@ autodoc_preserve_defaults = True
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 90
 add_module_names = False
-# What is not ours is not linked, since that would take the network; nor are the letters of shapes, and types that stand in
-# signatures without being meant for use.
+# What is not ours is not linked, since that would take the network; nor are the letters of shapes, and types that stand
+# in signatures without being meant for use.
 nitpick_ignore_regex = [
     (r"py:.*", r"(?!meq(\.|$)).*"),
     (r"py:.*", r"meq\.(showing|tables)\..*|meq\.[a-z_]+\.[a-z_]+\..*"),
@@ -77,6 +79,8 @@ nitpick_ignore_regex = [
 
 ROOT_PAGES = {"security": "SECURITY.md", "changelog": "CHANGELOG.md", "contributing": "CONTRIBUTING.md"}
 """Pages of the site that are files of the repository's root."""
+OBJECT = re.compile(r"\[`(meq\.[\w.]+)`\]\((?:\.\./)?api/\w+\.md\)")
+"""A link to an object: on a code host it leads to the page of its package, here to the object itself."""
 LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)([^)\s#]+)")
 
 
@@ -93,7 +97,7 @@ def show_root_page(app: Any, name: str, source: list[str]) -> None:
             target = DOCS / pages[target.name]
         return os.path.relpath(target, DOCS / Path(name).parent) if target.exists() else link[1]
 
-    source[0] = LINK.sub(moved, source[0])
+    source[0] = LINK.sub(moved, OBJECT.sub(r"{py:obj}`\1`", source[0]))
 
 
 def plain_docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:

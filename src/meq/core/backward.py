@@ -53,7 +53,8 @@ def check_backward(value: Any, label: str = "backward") -> Backward:
 class Unrolled(Backward):
     """Backpropagate through every step: the exact gradient of the state that was read, root or not.
 
-    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2, backward=meq.Unrolled())
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model.backward = meq.Unrolled()
     """
 
     def run(self, problem: Problem, watch: Watch | None = None) -> Trace:
@@ -65,7 +66,8 @@ class Unrolled(Backward):
 class Checkpointed(Backward):
     """As `Unrolled`, to the last bit, but each step's insides are computed again in backward instead of kept.
 
-    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2, backward=meq.Checkpointed())
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model.backward = meq.Checkpointed()
     """
 
     def run(self, problem: Problem, watch: Watch | None = None) -> Trace:
@@ -82,7 +84,8 @@ class Phantom(Backward):
 
     A sample that settled earlier takes `steps` more steps at its equilibrium, for the gradient alone.
 
-    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2, backward=meq.Phantom(steps=3))
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model.backward = meq.Phantom(steps=3)
     """
 
     steps: int = 1
@@ -111,7 +114,8 @@ class Implicit(Backward):
     Memory of one step, whatever K. Exact at a root; the residual of the state and that of the adjoint
     (`solution.adjoint`, filled in backward) say how far from exact.
 
-    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2, backward=meq.Implicit(steps=50))
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model.backward = meq.Implicit(steps=50)
     """
 
     solver: Solver = Anderson()

@@ -50,7 +50,8 @@ class Adjoint:
 
     One entry per sample whose forward solve did not diverge.
 
-    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2, backward=meq.Implicit(steps=30))
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model.backward = meq.Implicit(steps=30)
     >>> out = model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)})
     >>> out.logits.sum().backward()
     >>> out.solution.adjoint.steps.shape  # B
