@@ -17,7 +17,7 @@ FLOORS_TESTS = tests/core tests/objectives tests/models/test_contract.py tests/m
 PIP_INSTALL = -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test fuzz floors pythons package check lint types format bench browser clean
+.PHONY: help demo test fuzz floors pythons package check lint types format docs bench browser clean
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ format: .venv/installed ## Mend style and formatting in place
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
 
+docs: .venv/docs ## Build the documentation into build/docs; every warning is an error, and the tutorials are run
+	$(RUN) -m sphinx --fail-on-warning --keep-going --quiet --doctree-dir build/doctrees docs build/docs
+	@echo "The documentation is in build/docs/index.html"
+
 bench: .venv-bench/installed ## Measure engine, block and objective; ARGS="--rounds 5", HARNESS=path/to/coupled_block.py
 	@test -f "$(HARNESS)" || \
 	    { echo "No benchmark harness at $(HARNESS): pass HARNESS=path/to/coupled_block.py" >&2; exit 1; }
@@ -99,6 +103,11 @@ clean: ## Remove the environments, caches and build outputs
 .venv/installed: pyproject.toml constraints.txt
 	$(call make_environment,.venv)
 	$(RUN) $(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+# On top of .venv, which has torch already: tests and types do without, and only who asks for the documentation waits.
+.venv/docs: .venv/installed
+	$(RUN) $(PIP_INSTALL) --editable '.[docs]'
 	@touch $@
 
 # Apart from .venv: TorchDEQ is there to be measured against, and nothing else may come to lean on it.

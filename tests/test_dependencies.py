@@ -21,7 +21,7 @@ from meq.errors import EXTRAS
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "meq"
 FLOORS = (">=", "~=", "==")
-NOT_FOR_USERS = ("dev",)
+NOT_FOR_USERS = ("dev", "docs")
 """Extras whose packages code under src must not import."""
 
 

@@ -54,8 +54,11 @@ class Registry(Generic[Kind]):
     An entry may be given as text, "meq.encoders.image:ImageEncoder": it is imported when it is first asked for, so that
     listing names loads nothing. `error` is the exception for an unknown name.
 
-    >>> METRICS: Registry[type[Metric]] = Registry("metric", {"accuracy": "meq.data.metrics:Accuracy"})
-    >>> register_metric = METRICS.register
+    >>> from meq.registry import Registry
+    >>> KINDS: Registry[type] = Registry("kind", {"equilibrium": "meq.models.equilibrium:MutualEquilibrium"})
+    >>> register_kind = KINDS.register
+    >>> KINDS.get("equilibrium") is meq.MutualEquilibrium
+    True
     """
 
     def __init__(

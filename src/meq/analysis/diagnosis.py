@@ -148,6 +148,13 @@ def diagnose(
     each modality counts for the answers; without them that stays open, and the verdict is never healthy. `bound` is
     the number of steps within which it is to settle. `branch` names an inner node of a tree; its root is looked at
     unless one is named.
+
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2).eval()
+    >>> with torch.no_grad():
+    ...     out = model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)})
+    >>> found = meq.diagnose(model, out, samples=1)
+    >>> found.radius.shape  # B; print(found) is a page with a verdict
+    torch.Size([1])
     """
     whole_number("samples", samples)
     whole_number("probes", probes)

@@ -26,7 +26,12 @@ from meq.options import checked_options, tolerance, whole_number, wrong_object
 
 
 class Backward(ABC):
-    """A way of taking gradients."""
+    """A way of taking gradients.
+
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> isinstance(model.backward, meq.Backward)
+    True
+    """
 
     @abstractmethod
     def run(self, problem: Problem, watch: Watch | None = None) -> Trace:
@@ -46,7 +51,11 @@ def check_backward(value: Any, label: str = "backward") -> Backward:
 @checked_options
 @dataclass(frozen=True)
 class Unrolled(Backward):
-    """Backpropagate through every step: the exact gradient of the state that was read, root or not."""
+    """Backpropagate through every step: the exact gradient of the state that was read, root or not.
+
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model.backward = meq.Unrolled()
+    """
 
     def run(self, problem: Problem, watch: Watch | None = None) -> Trace:
         return iterate(problem, problem.start(), watch=watch)
@@ -55,7 +64,11 @@ class Unrolled(Backward):
 @checked_options
 @dataclass(frozen=True)
 class Checkpointed(Backward):
-    """As `Unrolled`, to the last bit, but each step's insides are computed again in backward instead of kept."""
+    """As `Unrolled`, to the last bit, but each step's insides are computed again in backward instead of kept.
+
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model.backward = meq.Checkpointed()
+    """
 
     def run(self, problem: Problem, watch: Watch | None = None) -> Trace:
         def call(state: State, inputs: Inputs) -> State:
@@ -70,6 +83,9 @@ class Phantom(Backward):
     """Backpropagate through the last `steps` steps only; with all of them it is `Unrolled`.
 
     A sample that settled earlier takes `steps` more steps at its equilibrium, for the gradient alone.
+
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model.backward = meq.Phantom(steps=3)
     """
 
     steps: int = 1
@@ -97,6 +113,9 @@ class Implicit(Backward):
 
     Memory of one step, whatever K. Exact at a root; the residual of the state and that of the adjoint
     (`solution.adjoint`, filled in backward) say how far from exact.
+
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model.backward = meq.Implicit(steps=50)
     """
 
     solver: Solver = Anderson()

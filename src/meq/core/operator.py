@@ -20,6 +20,15 @@ class Operator(nn.Module):
     """T: subclass it, or hand `solve` any object with `start(inputs)` that is called as `T(state, inputs)`.
 
     Samples of a batch must not see each other: what T does to one row may not depend on the rows beside it.
+
+    >>> class Halfway(meq.Operator):
+    ...     def start(self, inputs):
+    ...         return {name: torch.zeros_like(x) for name, x in inputs.items()}  # B D each
+    ...     def forward(self, state, inputs):
+    ...         return {"a": state["b"] / 2 + inputs["a"], "b": state["a"] / 2 + inputs["b"]}
+    >>> solution = meq.solve(Halfway(), {"a": torch.ones(1, 1), "b": torch.zeros(1, 1)}, steps=60, tol=1e-6)
+    >>> [round(solution.state[name].item(), 3) for name in ("a", "b")]  # a = b / 2 + 1, b = a / 2
+    [1.333, 0.667]
     """
 
     rows_leave = False

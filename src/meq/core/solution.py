@@ -17,7 +17,11 @@ from meq.core.state import Masks, State, detach, sound_norm
 
 
 class Stop(enum.Enum):
-    """Why a sample's iteration stopped."""
+    """Why a sample's iteration stopped.
+
+    >>> print(meq.Stop.BUDGET)
+    budget: all steps were taken before the tolerance was reached
+    """
 
     SETTLED = "settled: the residual of every modality reached the tolerance"
     BUDGET = "budget: all steps were taken before the tolerance was reached"
@@ -45,6 +49,13 @@ class Adjoint:
     """How the adjoint equation v = J^T v + g of an implicit backward was solved; filled when backward runs.
 
     One entry per sample whose forward solve did not diverge.
+
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model.backward = meq.Implicit(steps=30)
+    >>> out = model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)})
+    >>> out.logits.sum().backward()
+    >>> out.solution.adjoint.steps.shape  # B
+    torch.Size([2])
     """
 
     residuals: dict[str, Float[Tensor, "K B"]] | None = None
@@ -54,7 +65,15 @@ class Adjoint:
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The state read at the end of a solve. Tensors are per sample; B is the batch, K the step budget."""
+    """The state read at the end of a solve. Tensors are per sample; B is the batch, K the step budget.
+
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2, steps=10)
+    >>> solution = model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)}).solution
+    >>> solution.state["image"].shape, solution.residuals["text"].shape  # B N D and K B
+    (torch.Size([2, 5, 16]), torch.Size([10, 2]))
+    >>> solution.stop[0] in (meq.Stop.SETTLED, meq.Stop.BUDGET)
+    True
+    """
 
     state: State
     """z at the step where each sample stopped."""

@@ -40,6 +40,16 @@ def solve(
     `stop_when` is one more way to stop, for answers without gradients: it is asked at every step which samples are
     read there. `AtSteps`, which knows the steps before, goes with gradients as well. A compiled or exported solve asks
     nobody, and takes all steps.
+
+    >>> class Rotation(meq.Operator):
+    ...     def start(self, inputs):
+    ...         return {name: torch.zeros_like(x) for name, x in inputs.items()}
+    ...     def forward(self, state, inputs):
+    ...         return {"a": -0.9 * state["b"] + inputs["a"], "b": 0.9 * state["a"] + inputs["b"]}
+    >>> inputs = {"a": torch.ones(4, 8), "b": torch.ones(4, 8)}  # B D each
+    >>> solution = meq.solve(Rotation(), inputs, solver=meq.Anderson(), steps=50, tol=1e-3)
+    >>> solution.steps.shape, solution.stop[0].name
+    (torch.Size([4]), 'SETTLED')
     """
     steps, tol = whole_number("steps", steps), tolerance("tol", tol)
     check_solver(solver)

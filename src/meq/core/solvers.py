@@ -23,7 +23,13 @@ Unit = Tensor | None
 
 
 class Solver(ABC):
-    """One step towards a fixed point."""
+    """One step towards a fixed point.
+
+    >>> class Plain(meq.Solver):
+    ...     def advance(self, state, move, memory, masks):
+    ...         return {name: z + move[name] for name, z in state.items()}, None
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2, solver=Plain())
+    """
 
     rows_leave: ClassVar[bool] = False
     """May samples that are done leave the batch? True if all that is remembered is dicts, lists and tuples of tensors,
@@ -42,7 +48,11 @@ class Solver(ABC):
 @checked_options
 @dataclass(frozen=True, eq=False)
 class Damped(Solver):
-    """z <- z + step (T(z) - z). The step changes the path, never the fixed point."""
+    """z <- z + step (T(z) - z). The step changes the path, never the fixed point.
+
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model.solver = meq.Damped(step=0.8)
+    """
 
     rows_leave: ClassVar[bool] = True
 
@@ -82,6 +92,9 @@ class Anderson(Solver):
     """z <- z + step r - sum_i c_i (dz_i + step dr_i), where c minimises |r - sum_i c_i dr_i|.
 
     dz_i and dr_i are the differences between the last `history` + 1 states and moves.
+
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model.solver = meq.Anderson(history=5)
     """
 
     rows_leave: ClassVar[bool] = True
@@ -135,6 +148,9 @@ class Broyden(Solver):
 
     H = -step I + sum_i u_i <v_i, .>. With s = -H r(old) the last step and w = H r(new), H (r(new) - r(old)) = w + s. So
     the update is u = -w / <s, w + s> and v = H^T s, and the next step is |s|^2 u: no second product with H.
+
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model.solver = meq.Broyden()
     """
 
     rows_leave: ClassVar[bool] = True

@@ -19,6 +19,10 @@ from torch.utils import _pytree as pytree
 from meq.options import nearest
 
 State = dict[str, Tensor]
+"""A state: by modality, a tensor of tokens (B N D) or of vectors (B D), batch first.
+
+>>> state: meq.State = {"image": torch.zeros(2, 5, 16), "text": torch.zeros(2, 4, 16)}
+"""
 Masks = Mapping[str, Tensor]
 
 NO_MASKS: Masks = {}

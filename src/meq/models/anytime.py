@@ -42,6 +42,13 @@ class Anytime:
 
     Beware of confidence on problems deeper than those of training: there a model is often sure, and wrong, long before
     it could know. The other rules ask whether the answer still moves.
+
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2, steps=10).eval()
+    >>> model.anytime = meq.Anytime("change", 1e-3, most=30)
+    >>> with torch.no_grad():
+    ...     out = model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)})
+    >>> out.solution.steps.shape, bool((out.solution.steps <= 30).all())  # B: where each sample was read
+    (torch.Size([2]), True)
     """
 
     rule: str

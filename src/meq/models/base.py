@@ -30,6 +30,11 @@ class Output:
 
     Keys and places leave out what is None or empty. They stand in the order of the fields below, and `to_tuple()`
     unpacks in that order; iterating gives the keys, as a dictionary does.
+
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> out = model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)})
+    >>> out.logits.shape, out.pooled["image"].shape, out.keys()  # B C, B D
+    (torch.Size([2, 3]), torch.Size([2, 16]), ('logits', 'pooled', 'solution'))
     """
 
     logits: Float[Tensor, "B C"] | Float[Tensor, "B N C"] | None
@@ -123,6 +128,12 @@ class FusionModel(Saveable, nn.Module):
 
     `head_kind` is a key of `meq.models.heads.HEADS`; with `classes=None` there is no head. A subclass says how features
     become states (`fuse`), and may say how states become a summary (`summary`, `token_summary`).
+
+    >>> model = meq.Concat({"image": 8, "text": 6}, classes=3, dim=16)
+    >>> isinstance(model, meq.FusionModel)
+    True
+    >>> model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)}).logits.shape  # B C
+    torch.Size([2, 3])
     """
 
     has_token_states = True

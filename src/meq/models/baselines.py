@@ -66,6 +66,10 @@ class Concat(SinglePass):
     """Pooled features side by side, then an MLP of `depth` hidden layers of `hidden` units.
 
     With head="tokens" every token goes that way, beside the pooled features of all modalities.
+
+    >>> model = meq.Concat({"image": 8, "text": 6}, classes=3, dim=16)
+    >>> model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)}).logits.shape  # B C
+    torch.Size([2, 3])
     """
 
     def build(self, heads: int, depth: int) -> None:
@@ -92,7 +96,12 @@ class Concat(SinglePass):
 
 @checked_options
 class SelfAttention(SinglePass):
-    """`depth` transformer layers over the tokens of all modalities together."""
+    """`depth` transformer layers over the tokens of all modalities together.
+
+    >>> model = meq.SelfAttention({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)}).logits.shape  # B C
+    torch.Size([2, 3])
+    """
 
     def build(self, heads: int, depth: int) -> None:
         self.kinds = nn.ParameterDict({name: nn.Parameter(0.02 * torch.randn(self.dim)) for name in self.widths})
@@ -109,7 +118,12 @@ class SelfAttention(SinglePass):
 
 @checked_options
 class CrossAttention(SinglePass):
-    """`depth` layers in which each modality reads all the others; both from the old layer."""
+    """`depth` layers in which each modality reads all the others; both from the old layer.
+
+    >>> model = meq.CrossAttention({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)}).logits.shape  # B C
+    torch.Size([2, 3])
+    """
 
     def build(self, heads: int, depth: int) -> None:
         if len(self.widths) < 2:
@@ -132,7 +146,12 @@ class CrossAttention(SinglePass):
 
 @checked_options
 class LowRankFusion(SinglePass):
-    """LMF: h = sum_r w_r prod_m (W_m,r [z_m; 1]) + b, the outer product of the pooled vectors at rank `rank`."""
+    """LMF: h = sum_r w_r prod_m (W_m,r [z_m; 1]) + b, the outer product of the pooled vectors at rank `rank`.
+
+    >>> model = meq.LowRankFusion({"image": 8, "text": 6}, classes=3, dim=16)
+    >>> model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)}).logits.shape  # B C
+    torch.Size([2, 3])
+    """
 
     has_token_states = False
 

@@ -130,6 +130,15 @@ class MutualEquilibrium(IteratedModel):
     """Two or more modalities whose states update each other: z_a <- F_a(x_a, z_a, z_others).
 
     The defaults are the paper's.
+
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2, steps=10)
+    >>> mask = torch.tensor([[True, True, True, True], [True, True, False, False]])  # B M, True = a real token
+    >>> features = {"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)}  # B N 8 and B M 6
+    >>> out = model(features, masks={"text": mask})
+    >>> out.logits.shape, out.solution.state["text"].shape  # B C and B M D
+    (torch.Size([2, 3]), torch.Size([2, 4, 16]))
+    >>> model({"image": torch.randn(2, 5, 8)}).logits.shape  # without texts
+    torch.Size([2, 3])
     """
 
     def __init__(

@@ -201,7 +201,13 @@ class _JointModel(IteratedModel):
 
 @checked_options
 class SingleState(_JointModel):
-    """One joint token-level state: the same template, iteration and readout, without states of their own."""
+    """One joint token-level state: the same template, iteration and readout, without states of their own.
+
+    >>> model = meq.SingleState({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> out = model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)})
+    >>> out.logits.shape  # B C
+    torch.Size([2, 3])
+    """
 
     layout = JointTokens
 
@@ -211,6 +217,11 @@ class SingleVector(_JointModel):
     """One joint vector, the modalities' side by side (`dim` each) and mixed by one MLP: the vector form's single state.
 
     What mixer="mlp" is to `MutualEquilibrium`, this is to `SingleState`.
+
+    >>> model = meq.SingleVector({"image": 8, "text": 6}, classes=3, dim=16)
+    >>> out = model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)})
+    >>> out.logits.shape  # B C
+    torch.Size([2, 3])
     """
 
     layout = JointVectors
@@ -219,7 +230,13 @@ class SingleVector(_JointModel):
 
 @checked_options
 class FeatureSum(_JointModel):
-    """One vector: pooled features are summed and iterated, the fusion design of earlier equilibrium models."""
+    """One vector: pooled features are summed and iterated, the fusion design of earlier equilibrium models.
+
+    >>> model = meq.FeatureSum({"image": 8, "text": 6}, classes=3, dim=16)
+    >>> out = model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)})
+    >>> out.logits.shape  # B C
+    torch.Size([2, 3])
+    """
 
     layout = JointVector
     has_token_states = False

@@ -100,6 +100,9 @@ class Parts:
     inject(x: B N W) -> B N D; own(z: B N D, mask: B N or None) -> B N D, and
     cross(z: B N D, others: B M D, mask: B M or None) -> B N D with the other states' tokens one after the other. With
     mixer="mlp" there is inject(x: B N W, mask: B N or None) -> B D alone.
+
+    >>> parts = {"image": meq.Parts(inject=torch.nn.Linear(8, 16))}  # B N 8 -> B N 16
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2, parts=parts)
     """
 
     inject: nn.Module | None = None

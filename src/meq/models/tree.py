@@ -35,6 +35,12 @@ class EquilibriumTree(IteratedModel):
 
     Every pair is an equilibrium of its own, built and run as in `MutualEquilibrium`; the root pair is what is read. The
     paper's form for CMU-MOSEI is `mixer="mlp"`.
+
+    >>> widths = {"image": 8, "audio": 4, "text": 6}
+    >>> model = meq.EquilibriumTree(widths, classes=3, dim=16, order=(("image", "audio"), "text"), heads=2)
+    >>> out = model({"image": torch.randn(2, 5, 8), "audio": torch.randn(2, 4), "text": torch.randn(2, 4, 6)})
+    >>> out.logits.shape, len(out.branches)  # B C, and the inner pair
+    (torch.Size([2, 3]), 1)
     """
 
     def __init__(

@@ -38,6 +38,12 @@ class Objective:
 
     All penalties share one evaluation of T at the read state, which is not made if none of them has a weight. A tree is
     held at its root, the pair that is read.
+
+    >>> objective = meq.Objective(penalties=[meq.JacobianRange(weight=0.5)])
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> out = model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)})
+    >>> objective(model, out, torch.tensor([0, 2])).total.shape  # one number
+    torch.Size([])
     """
 
     task: str = "classes"

@@ -83,6 +83,12 @@ class JacobianRange(Penalty):
 
     |J| = sqrt(mean over probes of |v^T J|^2 / n), with J of the undamped map at the read state and n its real entries:
     an estimate of the root mean square singular value, exactly 1 for the identity. It is not the spectral radius.
+
+    >>> objective = meq.Objective(penalties=[meq.JacobianRange(weight=0.5)])
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> out = model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)})
+    >>> objective(model, out, torch.tensor([0, 2])).total.shape  # one number
+    torch.Size([])
     """
 
     name: ClassVar[str] = "jacobian"
@@ -128,6 +134,12 @@ class ResidualCorrection(Penalty):
 
     Modalities that a sample lacks are left out, and so are those at z = 0, where the ratio has no gradient. The
     identity makes this term zero as well: see `CrossFloor`.
+
+    >>> objective = meq.Objective(penalties=[meq.ResidualCorrection(weight=0.3)])
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> out = model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)})
+    >>> objective(model, out, torch.tensor([0, 2])).total.shape  # one number
+    torch.Size([])
     """
 
     name: ClassVar[str] = "residual"
@@ -153,6 +165,12 @@ class CrossFloor(Penalty):
 
     J_ab = dT_a/dz_b is what b's state has to say in a's update, and n_a counts the real entries of a; s_ab is estimated
     by |v_a^T J_ab|, v_a random signs on a. A sample that lacks a or b is left out of the pair.
+
+    >>> objective = meq.Objective(penalties=[meq.CrossFloor(0.05, weight=1.0)])
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2)
+    >>> out = model({"image": torch.randn(2, 5, 8), "text": torch.randn(2, 4, 6)})
+    >>> objective(model, out, torch.tensor([0, 2])).total.shape  # one number
+    torch.Size([])
     """
 
     name: ClassVar[str] = "cross_floor"

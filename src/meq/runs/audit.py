@@ -56,6 +56,13 @@ def audit(
 
     `subject` is a trained run, its folder or its name on the Hub, which is audited on its own data; or a model with
     labelled batches that have `features`, `masks`, `target` and, where that is known, `difficulty`.
+
+    >>> from collections import namedtuple
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2, steps=2).eval()
+    >>> Labelled = namedtuple("Labelled", ["features", "masks", "target"])
+    >>> features = {"image": torch.randn(4, 5, 8), "text": torch.randn(4, 4, 6)}
+    >>> found = meq.audit(model, [Labelled(features, {}, torch.tensor([0, 1, 2, 0]))])
+    >>> page = str(found)  # five questions, and found.verdict in words
     """
     if isinstance(subject, str | Path):
         subject = load_run(subject)

@@ -97,6 +97,11 @@ def compare(
 
     `image`, `text`, `audio` and `vector` name one column or several. `shape` are options of the models, `config` is the
     training recipe, of which `epochs` is the one that is mostly changed. `on` is serial, local or ray.
+
+    >>> columns = {"image": "photo", "text": "caption", "label": "y"}
+    >>> few = {"arms": ["concat"], "seeds": 1, "epochs": 1, "encoders": {"image": "patches", "text": "words"}}
+    >>> found = meq.compare("photos.csv", **columns, **few, shape={"dim": 8, "heads": 2, "steps": 2})
+    >>> leaderboard = str(found)  # and a sentence on what is enough; found.to_frame() for pandas
     """
     columns = {"image": image, "text": text, "audio": audio, "vector": vector}
     place = comparison_folder(str(data) if isinstance(data, str | Path) else "table") if out is None else Path(out)

@@ -34,7 +34,12 @@ Place = Path | str
 
 
 def load(place: Place, *, revision: str | None = None, token: str | None = None) -> Run:
-    """A trained run, from its folder or by its name on the Hub. A file that has changed is an error."""
+    """A trained run, from its folder or by its name on the Hub. A file that has changed is an error.
+
+    >>> run = meq.load("runs/photos")
+    >>> run.labels
+    ('cold', 'warm')
+    """
     return load_run(place, revision=revision, token=token)
 
 
@@ -110,6 +115,11 @@ def train(
     the current folder. Pictures themselves, as a Dataset may hold them, are written beside the table. `image`, `text`,
     `audio` and `vector` are columns, one or a list. `set` has further options by name, such as {"model.hidden": 64}.
     After an interruption the same call with `resume=True` goes on.
+
+    >>> rows = [{"photo": f"{n}.png", "caption": f"picture {n}", "y": ("warm", "cold")[n % 2]} for n in range(20)]
+    >>> run = meq.train(rows, image="photo", text="caption", label="y", text_encoder="words", epochs=1, out="runs/rows")
+    >>> run.predict("3.png", "picture 3").answer in ("warm", "cold")
+    True
     """
     given = dict(locals())
     table = frame_of(data)

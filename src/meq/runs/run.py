@@ -58,7 +58,16 @@ DRAWN = {"report": "meq.viz.report:write_report", "explanation": "meq.viz.animat
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Run(Shown):
-    """A model that is ready to answer, with the verbs of the command line."""
+    """A model that is ready to answer, with the verbs of the command line.
+
+    >>> run = meq.load("runs/photos")
+    >>> answers = run.predict("new.csv")  # a list of answers, one for each row
+    >>> answers[0].answer in run.labels, len(answers)
+    (True, 3)
+    >>> one = run.predict("0.png", "a warm picture")
+    >>> one.answer in run.labels, 0 <= one.confidence <= 1
+    (True, True)
+    """
 
     model: FusionModel
     task: Task

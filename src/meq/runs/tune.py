@@ -74,6 +74,12 @@ def tune(
 
     `space` takes the place of single ranges: {"learning_rate": (1e-4, 1e-2), "dim": [32, 64], "steps": 8}, which are a
     number between two by its logarithm, one of several, and a fixed one.
+
+    >>> columns = {"image": "photo", "text": "caption", "label": "y"}
+    >>> few = {"trials": 1, "epochs": 1, "encoders": {"image": "patches", "text": "words"}}
+    >>> found = meq.tune("photos.csv", **columns, **few, space={"dim": [8, 16], "steps": 2})
+    >>> print(found.command)
+    meq train ...
     """
     columns = {"image": image, "text": text, "audio": audio, "vector": vector}
     place = tuning_folder(str(data) if isinstance(data, str | Path) else "table") if out is None else Path(out)

@@ -73,6 +73,14 @@ def fit(
     hold the equilibrium that the output's `solution` comes from. `epochs`, `learning_rate` and `seed` stand for those
     of the `config`, the rest of the recipe. Training ends after `patience` epochs that were no better on dev, by the
     `metric` if there is one and else by the loss; None trains to the end. `progress` is told of every epoch.
+
+    >>> def batch(rows):
+    ...     features = {"image": torch.randn(rows, 5, 8), "text": torch.randn(rows, 4, 6)}
+    ...     return {"features": features, "target": torch.randint(3, (rows,))}
+    >>> model = meq.MutualEquilibrium({"image": 8, "text": 6}, classes=3, dim=16, heads=2, steps=2)
+    >>> fitted = meq.fit(model, [batch(4), batch(4)], [batch(8)], epochs=1, metric="accuracy")
+    >>> 0 <= fitted.best.score <= 1
+    True
     """
     given: dict[str, Any] = {"epochs": epochs, "learning_rate": learning_rate, "seed": seed}
     recipe = replace(config or RECIPE, **{name: value for name, value in given.items() if value is not None})
