@@ -22,6 +22,7 @@ from meq.runs.cheap import BASELINES, FittedAll, fit_baselines, read_answers
 from meq.runs.compare_config import COMPARED, COMPARED_SEEDS, CompareConfig
 from meq.runs.leaderboard import Entrant, Leaderboard, leaderboard_table, make_leaderboard
 from meq.runs.request_of import Columns, request_of
+from meq.runs.train_on import data_name
 from meq.showing import Tabular
 from meq.studies.build import Places, open_raw, places_of, prepare_data
 from meq.studies.compare import Records, answers_of, drawn_scores
@@ -142,7 +143,7 @@ def run_comparison(
 
 def comparison_folder(data: str) -> Path:
     """Where a comparison on that data goes, and goes on, unless it is told."""
-    return COMPARISONS / (Path(data).stem if is_table(data) else data)
+    return COMPARISONS / data_name(data)
 
 
 def comparison_study(

@@ -19,7 +19,6 @@ from typing import Any
 
 from meq.data.contract import DataSet
 from meq.data.request import DataRequest
-from meq.data.table_files import is_table
 from meq.options import checked_options, nearest, real_number, whole_number
 from meq.records import alone, plain, read_cached, write_bytes, write_sealed
 from meq.runs.request_of import Columns, request_of
@@ -30,6 +29,7 @@ from meq.runs.search_space import (
     OneOf,
     space_for,
 )
+from meq.runs.train_on import data_name
 from meq.runs.tune_search import Search, Trial, Tuning, rank, train_command
 from meq.tables import as_files
 from meq.training.arms import SHAPE, check_recipe, fitted_to, fixed_by, train_arm
@@ -93,7 +93,7 @@ def tune(
 
 def tuning_folder(data: str) -> Path:
     """Where the trials on that data go, and go on, unless it is told."""
-    return TUNINGS / (Path(data).stem if is_table(data) else data)
+    return TUNINGS / data_name(data)
 
 
 def make_search(
