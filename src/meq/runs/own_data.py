@@ -61,6 +61,10 @@ class RunData:
     """It is the very data that the run was trained and scored on, by its fingerprint."""
     left_out: Findings
     """Rows that could not be read or encoded, where those are skipped."""
+    raw: DataSet
+    """The same before it was encoded."""
+    encoders: Mapping[str, Encoder]
+    """What encoded it, by modality."""
 
 
 def run_data(
@@ -98,7 +102,9 @@ def run_data(
     arm = arm_of(run) if data is None else None
     if arm is not None and arm.blank:
         ready = blank(ready, arm.blank)
-    return RunData(data=ready, same=_is_data_of(run, raw, ready), left_out=findings)
+    return RunData(
+        data=ready, same=_is_data_of(run, raw, ready), left_out=findings, raw=raw, encoders=encoders
+    )
 
 
 def _is_data_of(run: TrainedRun, raw: DataSet, data: DataSet) -> bool:

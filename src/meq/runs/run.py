@@ -241,14 +241,15 @@ class Run(Shown):
         samples: int | None = None,
         repeats: int | None = None,
         tokens: bool = True,
+        words: int | None = None,
         seed: int | None = None,
         skip_bad: bool = False,
         store: Path | str | None = None,
     ) -> Importance:
-        """How much each modality, column and token counts, by shuffling and by removal; kept in the run's folder."""
+        """How much each modality, column, token and word counts, by shuffling and by removal; kept in the run's folder."""
         from meq.runs.importance import importance_of_run
 
-        asked = {"samples": samples, "repeats": repeats, "seed": seed}
+        asked = {"samples": samples, "repeats": repeats, "words": words, "seed": seed}
         given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         with _given(data, root) as (name, begin):
             reading = _reading(skip_bad, store)
