@@ -23,7 +23,9 @@ def importance(
     samples: Annotated[int, typer.Option(help="How many examples, spread over the split.", min=2)] = SAMPLES,
     repeats: Annotated[int, typer.Option(help="How often each part is shuffled.", min=1)] = REPEATS,
     tokens: Annotated[bool, typer.Option(help="Tokens of pictures and texts too, by their place.")] = True,
-    words: Annotated[int, typer.Option(help="Words of each text modality, the most frequent ones; 0: none.", min=0)] = WORDS,
+    words: Annotated[
+        int, typer.Option(help="Words of each text modality, the most frequent ones; 0: none.", min=0)
+    ] = WORDS,
     seed: Annotated[int, typer.Option(help="Of the shuffling and of intervals.", min=0)] = 0,
     skip_bad: SkipBad = False,
     store: Store = None,

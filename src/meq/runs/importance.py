@@ -203,7 +203,9 @@ def importance_of_run(
             often = min(repeats, TOKEN_REPEATS)
             seen = measure_importance(model, few, places, repeats=often, seed=seed, progress=reading.progress)
             measured += seen.parts
-            notes.append(f"Tokens: by their place in the sequence, or in the picture, on {seen.samples:,} of the examples, {often} repeats.")
+            notes.append(
+                f"Tokens: by their place in the sequence, or in the picture, on {seen.samples:,} of the examples, {often} repeats."
+            )
     counted = {"words": words, "samples": samples, "seed": seed}
     spoken = measure_words(run, ready, name, **counted, progress=reading.progress)
     result = Importance(

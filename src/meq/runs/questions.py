@@ -196,7 +196,7 @@ class Questions:
     def _regions(self, called: str, value: Any) -> Regions:
         if not isinstance(value, dict) or not {"picture", "boxes"} <= set(value) <= set(REGIONS["properties"]):
             words = 'regions are asked for: {"picture": BASE64, "boxes": [[left, top, right, bottom], ...]}'
-            raise RefusedError(f"{called}: {words}, and \"names\" of the boxes where they are known.", WRONG)
+            raise RefusedError(f'{called}: {words}, and "names" of the boxes where they are known.', WRONG)
         picture, boxes = self._picture(called, value["picture"]), value["boxes"]
         if not isinstance(boxes, list) or not all(map(_is_box, boxes)):
             raise RefusedError(

@@ -110,7 +110,10 @@ class Run(Shown):
         return None if self.sealed else words
 
     def move_to(self, device: str | None) -> None:
-        """Let its model compute on that device, which must be there; it stays where it is if none is named."""
+        """Let its model compute on that device, which must be there; it stays where it is if none is named.
+
+        Encoders that are loaded from then on compute there too.
+        """
         if device is not None:
             self.model.to(chosen_device(device))
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from meq.analysis.answers import Estimate, Scorer, estimate
 from meq.core.operator import held_still
-from meq.data.contract import Example, collate
+from meq.data.contract import Example
 from meq.encoders.contract import Progress
 from meq.models.base import FusionModel
 from meq.models.heads import probabilities
@@ -24,7 +24,7 @@ from meq.runs.load import TrainedRun
 from meq.runs.own_data import RunData, examples_as_features
 from meq.runs.probabilities import applied
 from meq.runs.worth import spread
-from meq.training.predictions import answer_logits, batched
+from meq.training.predictions import answer_batch, answer_logits, batched
 from meq.training.profile import WORD
 
 BATCH = 64
@@ -162,9 +162,9 @@ def _word(
 
 
 def _answers(model: FusionModel, ready: RunData, examples: Sequence[Example]) -> tuple[Tensor, Tensor]:
-    batches = [collate(part, ready.data.widths, ready.data.answering) for part in batched(examples, BATCH)]
-    logits = [answer_logits(model(batch.features, batch.masks)).float().cpu() for batch in batches]
-    return torch.cat(logits), torch.cat([batch.target.cpu() for batch in batches])
+    parts = [answer_batch(model, part, ready.data.widths) for part in batched(examples, BATCH)]
+    logits = [answer_logits(output).float().cpu() for _, output in parts]
+    return torch.cat(logits), torch.cat([batch.target.cpu() for batch, _ in parts])
 
 
 def _less_sure(
