@@ -34,8 +34,8 @@ def importance(
     """How much each modality, column, token and word counts for the answers: shuffled, and taken away.
 
     Looks at test, or else at dev; what is lost has intervals over examples and repeats. It takes repeats + 1 answers
-    per part and example. A word is left out of the texts that have it, which are then encoded anew. Kept in the run's folder, where `meq report` shows it; the figure alone: meq report RUN
-    --figure importance.
+    per part and example. A word is left out of the texts that have it, which are then encoded anew. Kept in the run's
+    folder, where `meq report` shows it; the figure alone: meq report RUN --figure importance.
     """
     with Bars() as bars:
         from meq.runs.analyze import FOLDER

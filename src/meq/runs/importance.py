@@ -1,4 +1,4 @@
-"""How much each modality, column, token and word counts for a trained run's answers; kept in `analysis/importance.json`."""
+"""How much modalities, columns, tokens and words count for a run's answers; kept in `analysis/importance.json`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from meq.records import SCHEMA, SINCE, alone, read_cached, write_sealed
 from meq.runs.analyze import FOLDER, Origin, list_in_study
 from meq.runs.load import TrainedRun
 from meq.runs.own_data import ReadOptions, chosen_split, run_data
-from meq.runs.words import MOST_EXAMPLES, WordImportance, measure_words
+from meq.runs.words import LEAST_EXAMPLES, MOST_EXAMPLES, WordImportance, measure_words
 from meq.runs.worth import spread
 from meq.showing import Tabular
 from meq.studies.study import StudyError
@@ -32,8 +32,8 @@ MOST_COLUMNS = 64
 KINDS = ("modality", "column", "token")
 WORDS = 40
 """The most frequent words of a text modality that are left out, one after the other."""
-WORDS_SHOWN = 12
-"""Words in the printed table; the frame and the file have all of them."""
+SHOWN = 12
+"""Tokens and words in the printed tables; the frame and the file have all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +86,10 @@ class Importance(Tabular):
                 "removed": None if each.removed is None else _with_interval(each.removed),
             }
             for kind in KINDS
-            for each in self.ranked(kind)
+            for each in self.ranked(kind)[: SHOWN if kind == "token" else None]
         ]
+        tokens = len(self.ranked("token")) - SHOWN
+        more = [f"And {tokens} tokens more that count less."] if tokens > 0 else []
         where = f"{self.origin.data}, split {self.origin.split}"
         return Table.of(
             f"What counts: {self.score_name} {self.score} on {self.samples:,} examples of {where}",
@@ -98,7 +100,7 @@ class Importance(Tabular):
                 "changed": "answers changed",
                 "removed": "lost, removed",
             },
-            notes=self.notes,
+            notes=[*self.notes, *more],
         )
 
     def words_table(self) -> Table | None:
@@ -114,7 +116,7 @@ class Importance(Tabular):
                 "removed": _with_interval(each.removed),
                 "changed": each.changed,
             }
-            for each in self.words[:WORDS_SHOWN]
+            for each in self.words[:SHOWN]
         ]
         more = len(self.words) - len(shown)
         return Table.of(
@@ -126,22 +128,22 @@ class Importance(Tabular):
                 "removed": f"lost, {self.score_name}",
                 "changed": "answers changed",
             },
-            notes=[WORDS_MEAN, *([f"And {more} words more that count less: to_frame() has all."] if more else [])],
+            notes=[self._words_meaning(), *([f"And {more} words more that count less."] if more else [])],
         )
 
     def remarks(self) -> list[str]:
-        return [*self.notes, *([WORDS_MEAN] if self.words else [])]
+        return [*self.notes, *([self._words_meaning()] if self.words else [])]
+
+    def _words_meaning(self) -> str:
+        return (
+            f"Words: the {len(self.words)} most frequent that {LEAST_EXAMPLES} examples or more have, each left out of "
+            f"the texts that have it, which are then encoded anew; the mean over those examples, at most "
+            f"{MOST_EXAMPLES} of them, with 95 % intervals. Below 0: the model does better without the word."
+        )
 
     def __str__(self) -> str:
         parts = [self.table(), self.words_table()]
         return "\n".join(as_text(each).rstrip() + "\n" for each in parts if each is not None).rstrip()
-
-
-WORDS_MEAN = (
-    f"Words: the {WORDS} most frequent of a text modality at most, each left out of the texts that have it, which are "
-    f"then encoded anew; the mean over those examples, at most {MOST_EXAMPLES} of them, with 95 % intervals. Below 0: "
-    "the model does better without the word."
-)
 
 
 def _word_row(each: WordImportance) -> dict[str, Any]:
@@ -180,8 +182,8 @@ def importance_of_run(
     """Shuffle and remove each modality, column and token of the run's own data, or of other labelled data.
 
     On test where it is labelled, or else on dev. Each part takes `repeats` + 1 answers to `samples` examples, spread
-    over the split; `tokens`, of which there are many, are looked at on fewer. Of texts, the most frequent `words` are left
-    out as well, see `meq.runs.words`. Kept in the run's folder, where reports find it, unless it is of other data.
+    over the split; `tokens`, of which there are many, are looked at on fewer. Of texts, the most frequent `words` are
+    left out as well, see `meq.runs.words`. Kept in the run's folder, where reports find it, unless it is of other data.
     """
     if repeats < 1 or samples < 2:
         raise StudyError(f"`repeats` must be at least 1 and `samples` at least 2, got {repeats} and {samples}")
@@ -203,9 +205,7 @@ def importance_of_run(
             often = min(repeats, TOKEN_REPEATS)
             seen = measure_importance(model, few, places, repeats=often, seed=seed, progress=reading.progress)
             measured += seen.parts
-            notes.append(
-                f"Tokens: by their place in the sequence, or in the picture, on {seen.samples:,} of the examples, {often} repeats."
-            )
+            notes.append(f"Tokens: by their place, on {seen.samples:,} of the examples, {often} repeats.")
     counted = {"words": words, "samples": samples, "seed": seed}
     spoken = measure_words(run, ready, name, **counted, progress=reading.progress)
     result = Importance(

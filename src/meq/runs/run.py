@@ -249,7 +249,7 @@ class Run(Shown):
         skip_bad: bool = False,
         store: Path | str | None = None,
     ) -> Importance:
-        """How much each modality, column, token and word counts, by shuffling and by removal; kept in the run's folder."""
+        """How much modalities, columns, tokens and words count, shuffled and removed; kept in the run's folder."""
         from meq.runs.importance import importance_of_run
 
         asked = {"samples": samples, "repeats": repeats, "words": words, "seed": seed}
