@@ -152,6 +152,14 @@ def test_what_cannot_be_measured_is_said(run: TrainedRun) -> None:
         run.importance(split="tets")
 
 
+def test_one_row_of_numbers_cannot_be_typed_and_what_says_something_of_it_is_named(place: Path) -> None:
+    for given in ([], ["a.png", "a text"]):
+        result = CliRunner().invoke(app, ["explain", str(place / "run"), *given])
+        assert result.exit_code == 1
+        said = " ".join(result.stderr.split())
+        assert "this run reads numbers ('a', 'b'), which only a table can give: meq importance" in said
+
+
 def test_the_command_line_prints_keeps_and_says_json(place: Path) -> None:
     result = CliRunner().invoke(app, ["importance", str(place / "run"), "--repeats", "2", "--json"])
     assert result.exit_code == 0, result.stderr

@@ -208,6 +208,8 @@ def importance_of_run(
             notes.append(f"Tokens: by their place, on {seen.samples:,} of the examples, {often} repeats.")
     counted = {"words": words, "samples": samples, "seed": seed}
     spoken = measure_words(run, ready, name, **counted, progress=reading.progress)
+    if words and not spoken and "text" in {each.kind for each in ready.encoders.values()}:
+        notes.append(f"Words: none could be left out of {LEAST_EXAMPLES} examples or more.")
     result = Importance(
         origin=Origin(data=made.name, split=name, same_data=ready.same, weights_sha256=run.task.weights_sha256),
         samples=found.samples,

@@ -30,7 +30,7 @@ GIVEN = ("image", "audio", "text")
 
 ONE_ROW = "write a table of one row, with the columns of training"
 NOT_EXPLAINED = (
-    "`meq importance` and `meq evaluate` say what the run's answers rest on, `meq diagnose` what it does step by step"
+    "meq importance RUN and meq evaluate RUN say what its answers rest on, meq diagnose RUN what it does step by step"
 )
 
 
