@@ -20,9 +20,9 @@ TERMINAL = {"as_json", "debug", "help", "force", "probabilities"}
 SPELLED = {"set_": "set", "id_column": "id"}
 ENCODERS = {"image_encoder", "text_encoder", "region_encoder", "audio_encoder"}
 VERBS = ["predict", "evaluate", "explain", "diagnose", "audit", "calibrate", "cost", "quantise", "export", "report"]
-HIDDEN = {"explain": {"model"}, "report": {"figure"}, "predict": {"out"}, "train": {"folds"}}
-"""Older ways, and files: answers are saved by `Answers.save`, figures are drawn by the command line alone.
-Folds are several runs, and a call of their own in Python: `meq.runs.folds.cross_validate`."""
+VERBS += ["importance"]
+HIDDEN = {"explain": {"model"}, "report": {"figure"}, "predict": {"out"}}
+"""Older ways, and files: answers are saved by `Answers.save`, figures are drawn by the command line alone."""
 
 
 def asked(command: str) -> list[str]:

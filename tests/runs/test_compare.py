@@ -19,8 +19,11 @@ from meq.runs.leaderboard import Entrant, make_leaderboard
 from meq.runs.request_of import request_of
 from meq.studies.compare import FEWEST
 from meq.studies.verify import verify
+from meq.training.prepare import CALIBRATED, keeping_apart
 
 SMALL = {"dim": 8, "heads": 2, "steps": 2}
+MUCH_DEV = {"fractions": [0.4, 0.5, 0.1]}
+"""So that half of dev is enough to calibrate with."""
 
 
 def number_table(path: Path, *, rows: int = 120, seed: int = 0) -> Path:
@@ -104,8 +107,8 @@ def test_as_many_seeds_as_a_verdict_needs_are_trained_unless_told_otherwise() ->
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-def]
     folder = tmp_path_factory.mktemp("compare")
-    table = number_table(folder / "numbers.csv")
-    given = {"vector": ["a_*", "b_*"], "label": "y", "out": folder / "out", "arms": ["concat"]}
+    table = number_table(folder / "numbers.csv", rows=440)
+    given = {"vector": ["a_*", "b_*"], "label": "y", "out": folder / "out", "arms": ["concat"], "options": MUCH_DEV}
     call = {**given, "seeds": 1, "epochs": 1, "shape": SMALL}
     return table, call, meq.compare(table, **call)
 
@@ -156,6 +159,7 @@ def test_the_command_prints_the_board_and_goes_on_where_it_was(compared) -> None
     table, call, found = compared
     typed = ["compare", str(table), "--vector", "a_*", "--vector", "b_*", "--label", "y", "--out", str(call["out"])]
     typed += ["--arms", "concat", "--seeds", "1", "--epochs", "1", "--dim", "8", "--heads", "2", "--steps", "2"]
+    typed += ["--set", "fractions=[0.4,0.5,0.1]"]
     done = CliRunner().invoke(app, [*typed, "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
@@ -182,3 +186,24 @@ def test_a_frame_is_compared_as_its_file_is(compared, tmp_path: Path) -> None:  
                                                                label="y").open().splits["train"])  # fmt: skip
     with pytest.raises(ValueError, match="other rows"):
         request_of(frame[:50], {"vector": ["a_*", "b_*"]}, folder=tmp_path / "out", label="y")
+
+
+def test_arms_are_calibrated_as_trained_runs_are_and_once(compared) -> None:  # type: ignore[no-untyped-def]
+    table, call, _ = compared
+    for arm in ("meq", "concat"):
+        run = meq.load(call["out"] / "study" / "runs" / arm / "seed-0")
+        assert run.record.data.splits == {"train": 176, "dev": 110, "calibration": 110, "test": 44}
+        answers = run.predict(table, coverage=0.9)
+        assert "fitted on 110 rows of calibration" in " ".join(answers.applied.words)
+        assert all(answer.among for answer in answers)
+    kept = call["out"] / "study" / "runs" / "meq" / "seed-0" / "model" / "calibration.json"
+    before = kept.stat().st_mtime_ns
+    meq.compare(table, **call)
+    assert kept.stat().st_mtime_ns == before
+
+
+def test_a_comparison_that_was_begun_without_rows_to_calibrate_goes_on_without() -> None:
+    asked = request_of("numbers.csv", {"vector": ["a", "b"]}, folder=Path(), label="y")
+    assert keeping_apart(asked, None).options == {"calibration": CALIBRATED}
+    assert keeping_apart(asked, {"label": "y"}).options == {}
+    assert keeping_apart(asked, {"calibration": 0.25}).options == {"calibration": 0.25}

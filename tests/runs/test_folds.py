@@ -7,9 +7,11 @@ import json
 import random
 from pathlib import Path
 
+import pandas
 import pytest
 from typer.testing import CliRunner
 
+import meq
 from meq.cli import app
 from meq.data.request import DataRequest
 from meq.runs.folds import cross_validate, fold_request
@@ -150,3 +152,37 @@ def test_scores_are_folded_too_and_an_interrupted_fold_goes_on(tmp_path: Path) -
     assert len(begun) == 3, "the first fold was not trained again"
     assert found.metric == "r2"
     assert found.to_frame()["fold"].tolist() == [1, 2]
+
+
+def test_folds_of_a_frame_are_those_of_its_file_and_the_same_call_goes_on(
+    validated: tuple[Path, Path, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table, out, printed = validated
+    monkeypatch.chdir(tmp_path)
+    frame = pandas.read_csv(table)
+    asked = {"vector": ["a_*", "b"], "label": "y", "group": "person", "folds": 3, "set": {"model.hidden": 16}}
+    small = {"epochs": 2, "dim": 8, "heads": 2, "steps": 2, "learning_rate": 0.01}
+    found = meq.train(frame, **asked, **small)
+    assert isinstance(found, meq.runs.folds.CrossValidation)
+    as_file = json.loads((out / "cross_validation.json").read_text())
+    assert found.to_frame()["score"].tolist() == [line["score"] for line in as_file["lines"]]
+    together = next(line for line in printed.splitlines() if "out-of-fold answers together" in line)
+    assert together.strip() in str(found)
+    assert "<td" in found._repr_html_()
+    place = Path("runs/table-3-folds")
+    before = (place / "fold-1" / "record.json").stat().st_mtime_ns
+    assert meq.train(frame, **asked, **small).together == found.together
+    assert (place / "fold-1" / "record.json").stat().st_mtime_ns == before
+    with pytest.raises(ValueError, match="other rows than the DataFrame has"):
+        meq.train(frame.iloc[1:], **asked, **small)
+    with pytest.raises(ValueError, match="leave out `resume`"):
+        meq.train(frame, **asked, **small, resume=True)
+
+
+def test_a_frame_that_cannot_be_folded_leaves_nothing_behind(tmp_path: Path) -> None:
+    frame = pandas.read_csv(person_table(tmp_path / "people.csv"))
+    for more, words in (({"label": "z"}, "no column 'z'"), ({"folds": 1}, "`folds` must be a whole number")):
+        asked = {"vector": ["a_*", "b"], "label": "y", "folds": 3, "out": tmp_path / "out", **more}
+        with pytest.raises(ValueError, match=words):
+            meq.train(frame, **asked)
+        assert not (tmp_path / "out").exists()

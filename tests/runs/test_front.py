@@ -185,6 +185,8 @@ def test_nothing_is_left_of_a_run_that_did_not_begin(here: Path) -> None:
         assert not Path("runs/never").exists()
     with pytest.raises(TypeError, match=r"train\(\) has no option 'imge': did you mean 'image'"):
         meq.train(frame, imge="photo")
+    with pytest.raises(TypeError, match=r"predict\(\) has no option 'roots': did you mean 'root'"):
+        meq.load("runs/table").predict(frame, roots="photos")  # type: ignore[call-arg]
 
 
 def test_a_run_goes_on_with_the_same_frame_only(here: Path, tmp_path: Path) -> None:

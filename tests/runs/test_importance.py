@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pandas
 import pytest
 from runs.number_table import FEW, SHAPE, numbers_request, write_numbers
 from studies.photo_table import BUILT_IN, request_for, write_table
@@ -16,6 +17,7 @@ from meq.cli import app
 from meq.cli import importance as command
 from meq.runs import TrainedRun, load_run, train_on
 from meq.runs.importance import importance_of_run, read_importance
+from meq.runs.words import without_word
 from meq.studies import StudyError
 
 
@@ -80,17 +82,67 @@ def test_another_table_has_no_linear_models_and_a_small_one_is_not_measured(plac
     assert run.evaluate(place / "tiny.csv").worth is None
 
 
-def test_tokens_of_pictures_and_texts_are_looked_at_by_their_place(tmp_path: Path) -> None:
-    request = request_for(write_table(tmp_path, rows=48))
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    """A run on pictures and captions such as "it is red"."""
+    folder = tmp_path_factory.mktemp("photos")
+    request = request_for(write_table(folder, rows=96))
     once = replace(FEW, epochs=1, batch_size=12)
-    run = train_on(request, tmp_path / "run", encoders=BUILT_IN, shape=SHAPE, config=once)
+    return train_on(request, folder / "run", encoders=BUILT_IN, shape=SHAPE, config=once)
+
+
+def test_tokens_of_pictures_and_texts_are_looked_at_by_their_place(photos: TrainedRun) -> None:
+    run = photos
     found = importance_of_run(run, repeats=1, samples=8, split="dev", keep=False)
     names = [each.name for each in found.parts if each.kind == "token"]
     assert {"caption 1", "caption 2", "caption 3"} <= set(names)
     assert any(name.startswith("photo ") for name in names)
     assert len([name for name in names if name.startswith("photo ")]) <= 36
-    assert read_importance(tmp_path / "run") is None
+    assert photos.place is not None
+    assert read_importance(photos.place) is None
     assert importance_of_run(run, repeats=1, samples=8, tokens=False, keep=False).parts[-1].kind == "modality"
+
+
+def test_a_word_counts_what_is_lost_when_the_texts_that_have_it_are_asked_without(photos: TrainedRun) -> None:
+    found = photos.importance(repeats=1, tokens=False, split="dev")
+    words = {each.word: each for each in found.words}
+    assert set(words) == {"it", "is", "red", "green", "blue"}
+    assert (words["it"].found, words["red"].found) == (24, 9)
+    assert photos.place is not None
+    table = pandas.read_csv(photos.place.parent / "photos.csv")
+    rows = table[(table["part"] == "dev") & table["caption"].str.contains("red")]
+    without = rows.assign(caption="it is")
+    begin = {"root": photos.place.parent, "raw": True}
+    whole, less = (photos.predict(each, **begin).to_frame() for each in (rows, without))
+    true = [f"p({label})" for label in rows["y"]]
+    lost = [whole.loc[at, name] - less.loc[at, name] for at, name in zip(rows.index, true, strict=True)]
+    assert words["red"].probability is not None
+    assert words["red"].probability.value == pytest.approx(sum(lost) / len(lost), abs=1e-5)
+    assert words["red"].probability.low <= words["red"].probability.value <= words["red"].probability.high
+    right = (whole["answer"] == rows["y"]).mean() - (less["answer"] == rows["y"]).mean()
+    assert words["red"].removed.value == pytest.approx(right)
+    frame = found.to_frame()
+    assert set(frame[frame["kind"] == "word"]["part"]) == {f"caption: {word}" for word in words}
+    assert "What single words count" in str(found)
+    assert "encoded anew" in found._repr_html_()
+    assert [each.word for each in found.words] == sorted(words, key=lambda word: -words[word].lost.value)
+    few = photos.importance(repeats=1, tokens=False, words=2, split="dev")
+    assert {each.word for each in few.words} == {"it", "is"}
+    assert not photos.importance(repeats=1, tokens=False, words=0, split="dev").words
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("A red, red Red door.", "A , door."),
+        ("Redder than red", "Redder than"),
+        (("red or not", "a red one"), ("or not", "a one")),
+        ("red!", None),
+        (("red", "a red one"), None),
+    ],
+)
+def test_a_word_is_left_out_whole_and_nothing_is_left_of_a_text_without_another(text: object, left: object) -> None:
+    assert without_word(text, "red") == left
 
 
 def test_what_cannot_be_measured_is_said(run: TrainedRun) -> None:
@@ -98,6 +150,14 @@ def test_what_cannot_be_measured_is_said(run: TrainedRun) -> None:
         run.importance(repeats=0)
     with pytest.raises(StudyError, match="has no split 'tets'"):
         run.importance(split="tets")
+
+
+def test_one_row_of_numbers_cannot_be_typed_and_what_says_something_of_it_is_named(place: Path) -> None:
+    for given in ([], ["a.png", "a text"]):
+        result = CliRunner().invoke(app, ["explain", str(place / "run"), *given])
+        assert result.exit_code == 1
+        said = " ".join(result.stderr.split())
+        assert "this run reads numbers ('a', 'b'), which only a table can give: meq importance" in said
 
 
 def test_the_command_line_prints_keeps_and_says_json(place: Path) -> None:
@@ -110,4 +170,6 @@ def test_the_command_line_prints_keeps_and_says_json(place: Path) -> None:
 
 def test_what_is_written_twice_for_the_sake_of_a_fast_help_is_the_same() -> None:
     library = inspect.signature(importance_of_run).parameters
-    assert [library[name].default for name in ("samples", "repeats")] == [command.SAMPLES, command.REPEATS]
+    assert [library[name].default for name in ("samples", "repeats", "words")] == [
+        *(command.SAMPLES, command.REPEATS, command.WORDS)
+    ]

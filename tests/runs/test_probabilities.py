@@ -6,19 +6,26 @@ import csv
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from runs.number_table import FEW, SHAPE, numbers_request, write_numbers
 from typer.testing import CliRunner
 
+from meq.analysis.probabilities import classes_within
 from meq.cli import app
+from meq.data.contract import Example
 from meq.data.table import table
 from meq.records import write_sealed
 from meq.runs import TrainedRun, load_run, train_on
 from meq.runs.calibrate import CALIBRATION, StopOptions, calibrate_probabilities, calibrate_run
+from meq.runs.predict import _covered
+from meq.runs.probabilities import Source, applied, how_read, measured_coverage
 from meq.studies import StudyError
+from meq.training.predictions import Predictions
 from meq.training.prepare import prepare_request
 
 
@@ -123,6 +130,52 @@ def test_sets_cover_fresh_rows_after_the_whole_pipeline(place: Path, run: Traine
     assert {len(each.among) for each in answers} == {1, 2}
     assert "at least 0.9 of the sets hold the true answer" in answers.summary()["calibration"][1]
     assert answers.rows()[0]["set"] == "|".join(answers[0].among)
+
+
+def fresh_rows(count: int) -> list[Example]:
+    """Rows that no training, no choice and no calibration has seen, drawn as those of the table are."""
+    random = np.random.default_rng(2026)
+    x = random.normal(size=(count, 4))
+    yes = 2 * x[:, 0] + x[:, 2] + random.normal(size=count) > 0
+    content = torch.from_numpy(x).float()
+    return [
+        Example(id=f"fresh-{row}", content={"a": content[row, :2], "b": content[row, 2:]}, target=torch.tensor(int(y)))
+        for row, y in enumerate(yes)
+    ]
+
+
+def test_sets_keep_their_promise_over_100_draws_of_calibration_and_new_rows_after_the_whole_pipeline(
+    run: TrainedRun,
+) -> None:
+    """Rows are answered by the trained run, and each draw goes the way of `calibrate` and of `predict --coverage`."""
+    assert run.calibration is not None
+    draws, calibrating, new, level, wrong = 100, 100, 60, 0.9, 0.85
+    rows, model, head = fresh_rows(1500), run.model_read(), run.task.head
+    logits = torch.stack([each.logits for each in run.predict(rows)])
+    target = torch.stack([each.target for each in rows if each.target is not None])
+    source = Source(data="fresh", split="calibration", rows=calibrating, read=how_read(model))
+    held, held_wrongly = 0, 0
+    for draw in range(draws):
+        order = np.random.default_rng(draw).permutation(len(rows))
+        known, asked = order[:calibrating], order[calibrating : calibrating + new]
+        answers = Predictions(ids=[rows[at].id for at in known], logits=logits[known], target=target[known])
+        made = measured_coverage(answers, head, source)
+        calibrated = replace(run, calibration=replace(run.calibration, coverage=made))
+        sets = [
+            each["among"] for each in _covered(calibrated, logits[asked], applied(calibrated, model, coverage=level))
+        ]
+        if draw == 0:
+            whole = calibrated.predict([rows[at] for at in asked], coverage=level)
+            assert [each.among for each in whole] == sets
+        held += sum(run.labels[int(target[at])] in each for at, each in zip(asked, sets, strict=True))
+        fewer = classes_within(logits[asked], head, made.promise(wrong).threshold)
+        held_wrongly += sum(int(target[at]) in each for at, each in zip(asked, fewer, strict=True))
+    # with 100 rows, of 101 equally likely places of a new row's score 91 are within the threshold
+    expected = math.ceil((calibrating + 1) * level) / (calibrating + 1)
+    rest = expected * (1 - expected)
+    deviation = math.sqrt(rest / (draws * new) + rest / (draws * (calibrating + 2)))
+    assert abs(held / (draws * new) - expected) < 3 * deviation
+    assert abs(held_wrongly / (draws * new) - expected) > 3 * deviation, "the check tells a threshold that is too small"
 
 
 def test_a_level_that_the_rows_cannot_promise_is_refused(place: Path, run: TrainedRun) -> None:

@@ -13,16 +13,18 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from runs.mixed import mixed_run, png
+from runs.mixed import ONCE, SMALL, mixed_run, png
 from studies.photo_table import COLOURS, write_rows
 
-from meq.runs import TrainedRun, load_run
+from meq.data.request import DataRequest
+from meq.runs import TrainedRun, load_run, train_on
+from meq.runs.questions import Questions
 from meq.runs.serve import FAILED, Answering, Endpoint, application, served
 from meq.web.gate import Hosts, Password
 from meq.web.limits import Limits
@@ -201,6 +203,83 @@ def test_a_request_that_is_too_large_is_refused_whatever_it_announces(client: ht
     assert client.get("predict").status_code == 405
     assert client.request("DELETE", "predict").status_code == 405
     assert client.get("../run/record.json").status_code == 404
+
+
+# -- sounds, regions and choices ---------------------------------------------------------------------------------------
+
+
+def test_a_sound_is_answered_as_its_file_is_and_bounded(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs the extra: pip install 'meq[encoders]'")
+    from encoders.models import save_wav2vec2, write_tone
+
+    for k in range(4):
+        write_tone(tmp_path / f"{k}.wav", 300 if k % 2 else 1200, seconds=0.1 + 0.01 * k)
+    rows = [[f"{k % 4}.wav", f"{k % 3}", str(k % 2), "train" if k < 16 else "dev"] for k in range(24)]
+    table = write_rows(tmp_path / "tones.csv", ["clip", "size", "y", "part"], rows)
+    asked = DataRequest(data=str(table), audios=("clip",), vectors=("size",), label="y", split="part")
+    asked = replace(asked, task="classes")
+    encoders = {"audio": str(save_wav2vec2(tmp_path / "small-wav2vec2"))}
+    run = train_on(asked, tmp_path / "run", encoders=encoders, shape=SMALL, config=ONCE)
+    (expected,) = run.predict([{"clip": str(tmp_path / "1.wav"), "size": 2}], root=tmp_path)
+    sound, long = (tmp_path / "1.wav").read_bytes(), write_tone(tmp_path / "long.wav", 300, seconds=1.5).read_bytes()
+    with served(run, limits=Limits(max_seconds=1)) as endpoint, httpx.Client(trust_env=False, timeout=60) as client:
+        at = endpoint.address + "predict"
+        answer = client.post(at, json={"clip": written(sound), "size": [2]}).raise_for_status().json()
+        assert answer["confidence"] == pytest.approx(expected.confidence, **CLOSE)
+        assert answer["answer"] == expected.answer
+        for value, status, words in (
+            (written(long), 413, "the example, 'clip': 1.5 seconds; at most 1 are taken"),
+            (written(sound[:30]), 422, "the example, 'clip': not a readable sound"),
+            (written(png()), 422, "it is no WAV file"),
+            ("***", 422, "send the bytes of the sound's file as base64"),
+            (3, 422, "a number, and a sound in base64 is asked for"),
+        ):
+            refused = client.post(at, json={"clip": value})
+            assert (refused.status_code, words in refused.json()["detail"]) == (status, True), refused.text
+
+
+def test_choices_in_words_and_regions_of_a_picture_are_answered_as_those_of_the_data(tmp_path: Path) -> None:
+    from data.folders import vcr_folder
+
+    asked = DataRequest(data="vcr", root=vcr_folder(tmp_path / "vcr"))
+    few = replace(ONCE, batch_size=2)
+    encoders = {"regions": "patches", "text": "words"}
+    run = train_on(asked, tmp_path / "run", encoders=encoders, shape=SMALL, config=few)
+    example = asked.open().splits["dev"][1]
+    (expected,) = run.predict([example])
+    regions = example.content["image"]
+    scene = {"picture": written(regions.picture.path.read_bytes()), "boxes": [list(box) for box in regions.boxes]}
+    sent = {"image": {**scene, "names": list(regions.names)}, "text": list(example.content["text"])}
+    with served(run, limits=Limits(max_regions=3)) as endpoint, httpx.Client(trust_env=False, timeout=60) as client:
+        at = endpoint.address + "predict"
+        both = client.post(at, json=[sent, {**sent, "image": None}]).raise_for_status().json()
+        assert both[0]["answer"] == expected.answer
+        assert both[0]["confidence"] == pytest.approx(expected.confidence, **CLOSE)
+        assert both[1]["note"] == "image is missing"
+        for changed, status, words in (
+            ({"text": "one text"}, 422, "the example has no choices: give 'text' a list of texts"),
+            ({"text": ["one"]}, 422, "'text' has 1 choices; from 2 to 64"),
+            ({"text": ["one", 2]}, 422, "'text' is a number, and a text is asked for"),
+            ({"text": ["one", ["two"]]}, 422, "a choice of 'text' is no text"),
+            ({"image": scene["picture"]}, 422, "regions are asked for"),
+            ({"image": {**scene, "boxes": [[1, 2, 3]]}}, 422, "a box is a list of four numbers"),
+            ({"image": {**scene, "boxes": [[9, 2, 3, 4]]}}, 422, "right and bottom are the larger"),
+            ({"image": {**scene, "boxes": [[900, 900, 999, 999]]}}, 422, "lies outside of 60 x 40"),
+            ({"image": {**scene, "boxes": [[1, 1, 9, 9]] * 4}}, 413, "4 regions; at most 3 are taken"),
+            ({"image": {**scene, "names": ["lamp"]}}, 422, "one for each of the boxes"),
+        ):
+            refused = client.post(at, json={**sent, **changed})
+            assert (refused.status_code, words in refused.json()["detail"]) == (status, True), refused.text
+        uneven = client.post(at, json=[sent, {"text": ["one", "two"]}])
+        assert "example 2 has other choices than the rest" in uneven.json()["detail"]
+        schema = client.get(endpoint.address + "openapi.json").text
+        assert '"maxItems":3' in schema
+
+
+def test_choices_that_are_no_texts_are_refused_at_the_start(run: TrainedRun) -> None:
+    numbers = replace(run, task=replace(run.task, head="choices", kinds={"photo": "image"}))
+    with pytest.raises(ValueError, match="chooses among answers that are no texts"):
+        Questions(numbers, Limits())
 
 
 # -- without a network -------------------------------------------------------------------------------------------------

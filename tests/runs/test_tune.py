@@ -218,3 +218,19 @@ def test_mistakes_are_sentences(tmp_path: Path, more: list[str], message: str) -
     assert done.exit_code == 1
     assert message in " ".join(done.output.split())
     assert not list((tmp_path / "out").glob("trials/*"))
+
+
+def test_the_best_is_calibrated_with_rows_that_chose_nothing(tmp_path: Path) -> None:
+    table = number_table(tmp_path / "numbers.csv", rows=440)
+    call = {"vector": ["a", "b"], "label": "y", "out": tmp_path / "out", "trials": 1, "epochs": 1}
+    call |= {"space": {"dim": [8], "steps": [2]}, "shape": {"heads": 2}, "options": {"fractions": [0.4, 0.5, 0.1]}}
+    found = meq.tune(table, **call)  # type: ignore[arg-type]
+    seen = read_record(trial_place(tmp_path / "out", 1)).data.splits
+    assert seen == {"train": 176, "dev": 110}, "trials never see the rows that calibrate"
+    answers = meq.load(found.run).predict(table, coverage=0.9)
+    assert "fitted on 110 rows of calibration" in " ".join(answers.applied.words)
+    assert "calibration" not in found.command, "`meq train` keeps such rows apart by itself"
+    kept = Path(found.run) / "model" / "calibration.json"
+    before = kept.stat().st_mtime_ns
+    assert meq.tune(table, **call).scores == found.scores  # type: ignore[arg-type]
+    assert kept.stat().st_mtime_ns == before

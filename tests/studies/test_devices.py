@@ -24,6 +24,14 @@ def test_studies_train_and_measure_on_another_device_and_find_the_same(tmp_path:
     assert done.stdout.count("agree") == 2, "networks of encoders, and costs"
 
 
+def test_the_encoders_of_a_run_compute_where_its_model_does(tmp_path: Path) -> None:
+    script = TESTS / "runs" / "on_second_device.py"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, script, tmp_path], env=env, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout == "the same\n"
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [

@@ -244,6 +244,7 @@ class Pool:
     def answered(self, model: Any, rows: Sequence[Sample] | None = None) -> Float[Tensor, "N C"]:
         """The model's logits; `rows` are the samples with something changed, in their order."""
         rows = self.rows if rows is None else rows
+        weight = next(iter(model.parameters()), None) if hasattr(model, "parameters") else None
         found = []
         for start in range(0, len(rows), BATCH):
             places = range(start, min(start + BATCH, len(rows)))
@@ -251,6 +252,8 @@ class Pool:
             made = {name: _stacked([rows[at].get(name) for at in places]) for name in there}
             features = {name: x for name, (x, _) in made.items()}
             masks = {name: mask for name, (_, mask) in made.items() if mask is not None}
+            if weight is not None:  # samples may wait elsewhere than where the model computes
+                features, masks = (_on(x, weight.device) for x in (features, masks))
             output = model(features, masks)
             logits = output.logits
             if logits is None:
@@ -279,6 +282,10 @@ class Pool:
             ]
             found.append(torch.cat(fitted)[self.asked[at]])
         return found
+
+
+def _on(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    return {name: x.to(device) for name, x in tensors.items()}
 
 
 def _checked_target(batch: Any, place: int) -> Tensor:

@@ -232,7 +232,8 @@ def counts_finding(measured: Measurements, answers: Answers | None) -> Finding:
     ignored = [name for name in answers.losses if name not in answers.absent and not answers.counts(name)]
     if answers.absent and not ignored:
         return Finding(None, f"{words}; no labelled sample has {' or '.join(answers.absent)}")
-    return Finding(not ignored, f"{' and '.join(ignored)} does not count: {words}" if ignored else words)
+    verb = "does" if len(ignored) == 1 else "do"
+    return Finding(not ignored, f"{' and '.join(ignored)} {verb} not count: {words}" if ignored else words)
 
 
 def coupled_finding(measured: Measurements) -> Finding:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING
 from meq.cli.errors import resumable
 from meq.cli.output import same_command, say
 from meq.data.request import DataRequest
-from meq.records import check_folder
 
 if TYPE_CHECKING:
     from meq.runs.folds import CrossValidation
@@ -28,27 +26,14 @@ class FoldOptions:
     store: Path | None
 
 
-def train_folds(
+def folds_trained(
     request: DataRequest, out: Path | None, train_one: Callable[..., object], how: FoldOptions
 ) -> CrossValidation:
     """Train every fold; `train_one` trains on a request in a folder, with `store` and `resume` besides."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise ValueError("`folds` are trained one after the other in one process: start it without torchrun")
-    if how.resume:
-        raise ValueError("leave out --resume: with `folds` the same command goes on by itself")
-    from meq.runs.folds import check_folds, cross_validate
-    from meq.runs.train_on import RUNS
-    from meq.training.prepare import FEATURES
+    from meq.runs.folds import check_folds, place_of_folds, train_folds
 
+    place = place_of_folds(request.data, out, how.folds, resume=how.resume)
     check_folds(request, how.folds)
-    folder = out or RUNS / f"{Path(request.data).stem}-{how.folds}-folds"
-    check_folder(folder, "--out")
-    store = how.store or folder / FEATURES
-
-    def train(asked: DataRequest, place: Path, begun: bool) -> None:
-        train_one(asked, place, store=store, resume=begun)
-
+    asked = {"folds": how.folds, "seed": how.seed, "skip_bad": how.skip_bad, "store": how.store}
     with resumable(f"go on with: {same_command('the same command')}"):
-        found = cross_validate(request, folder, train, folds=how.folds, seed=how.seed, skip_bad=how.skip_bad, say=say)
-    say(f"out-of-fold answers: {folder / 'out_of_fold.csv'}; a run per fold: {folder / 'fold-1'}, ...")
-    return found
+        return train_folds(request, place, train_one, **asked, say=say)  # type: ignore[arg-type]

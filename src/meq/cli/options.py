@@ -58,7 +58,9 @@ Epochs = Annotated[
 Device = Annotated[
     str | None, typer.Option(help="Where to compute, such as cpu or cuda; the accelerator that is found unless given.")
 ]
-OwnDevice = Annotated[str | None, typer.Option(help="Where the model computes, such as cpu or cuda; cpu unless given.")]
+OwnDevice = Annotated[
+    str | None, typer.Option(help="Where model and encoders compute, such as cpu or cuda; cpu unless given.")
+]
 
 
 def _encoder_option(what: str, kind: str) -> Any:

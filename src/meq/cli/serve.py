@@ -53,8 +53,9 @@ def serve(
     """Answer other programs over HTTP: JSON in, answers with probabilities, steps and notes out.
 
     POST an example to /predict, {"photo": "BASE64", "caption": "a text", "numbers": [1, 2]}, or a list of them; what is
-    null or left out is a missing modality. /health, /version and /openapi.json say the rest. It needs FastAPI, which
-    comes with the extra "serve". Nothing that is sent is written to a file, and nothing of it leaves this machine.
+    null or left out is a missing modality. Sounds are WAV files in base64, choices a list of texts. /health, /version
+    and /openapi.json say the rest. It needs FastAPI, which comes with the extra "serve". Nothing that is sent is
+    written to a file, and nothing of it leaves this machine.
 
     To let others use it: keep it on this machine and put a web server with TLS before it that is named with
     --allow-host, with --auth-file for a password.

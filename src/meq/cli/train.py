@@ -15,7 +15,7 @@ from rich.table import Table
 
 from meq.cli.checks import check_data, check_folder
 from meq.cli.errors import resumable
-from meq.cli.folds import FoldOptions, train_folds
+from meq.cli.folds import FoldOptions, folds_trained
 from meq.cli.options import (
     AsJson,
     Device,
@@ -156,7 +156,7 @@ def train(
     )
     if folds is not None:
         how = FoldOptions(folds=folds, seed=config.seed, skip_bad=skip_bad, resume=resume, store=store)
-        print_result(train_folds(request, out, train_one, how), as_json=as_json)
+        print_result(folds_trained(request, out, train_one, how), as_json=as_json)
         return
     way_on = partial(resume_command, data)
     place = place_of_run(data, out, resume=resume, store=store, way_on=way_on, say=say)

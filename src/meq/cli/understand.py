@@ -76,11 +76,12 @@ def explain(
     check_form(animation)
     if method is not None and method not in METHODS:
         raise ValueError(f"--method cannot be {method!r}: {nearest(method, METHODS)}")
-    if not given:
-        raise ValueError('give one example after the run: meq explain RUN picture.png "a text"')
     check_folder(out, "--out")
+    trained = load_run(run)
+    if not given and set(trained.task.kinds) == set(trained.task.widths):  # numbers have no encoder, and no such way
+        raise ValueError('give one example after the run: meq explain RUN picture.png "a text"')
     found = explain_contents(
-        load_run(run),
+        trained,
         given,
         steps=steps,
         method=method,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meq.data.content import Content, MaskFile, Picture, PictureFile, Regions, SoundFile
+from meq.data.content import Content, MaskFile, Picture, PictureFile, Regions, Sound
 from meq.data.contract import DataSet, Example, Rows
 from meq.data.findings import DataError, Finding, Findings
 from meq.data.request import DataRequest
@@ -179,7 +179,7 @@ class _Walk:
             if isinstance(part, str):
                 if not part.strip():
                     self.findings.report("empty text", f"{name!r} is empty", file=place)
-            elif isinstance(part, Picture | SoundFile):
+            elif isinstance(part, Picture | Sound):
                 self._open("picture" if isinstance(part, Picture) else "sound", part)
             elif bad := int((~(np.isfinite(part) if isinstance(part, np.ndarray) else part.isfinite())).sum()):
                 self.findings.report("not finite", f"{name!r} holds {bad} values that are not finite", file=place)
@@ -188,7 +188,7 @@ class _Walk:
             if self.decode and isinstance(fact, MaskFile) and str(fact.picture) not in self.broken:
                 self._open("mask", fact)
 
-    def _open(self, what: str, file: Picture | MaskFile | SoundFile) -> None:
+    def _open(self, what: str, file: Picture | MaskFile | Sound) -> None:
         if str(file) in self.seen[what]:
             return
         self.seen[what].add(str(file))
@@ -197,14 +197,14 @@ class _Walk:
                 file.open()
             elif isinstance(file, PictureFile):
                 file.size()
-            elif isinstance(file, SoundFile):
+            elif isinstance(file, Sound):
                 file.seconds()
         except DataError as error:
             self.broken.add(str(file))
             self.findings.report(f"broken {what}", str(error).removeprefix(f"{file}: "), file=str(file))
 
 
-def _parts(content: Content) -> Iterator[Tensor | str | Picture | SoundFile]:
+def _parts(content: Content) -> Iterator[Tensor | str | Picture | Sound]:
     if isinstance(content, tuple):
         for choice in content:
             yield from _parts(choice)

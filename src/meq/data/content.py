@@ -153,19 +153,65 @@ class DrawnPicture(Picture):
         return self.name
 
 
-class SoundFile(_FileBelow):
+class Sound(ABC):
+    """A sound that is opened when it is needed."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def open(self) -> tuple[Float[np.ndarray, " T"], int]:
+        """All samples, between -1 and 1 and of one channel, and how many there are per second."""
+
+    @abstractmethod
+    def seconds(self) -> float:
+        """How long it is, by its head."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A hash of the content: two sounds with the same one are the same sound."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """What to call it in an error."""
+
+
+class SoundFile(_FileBelow, Sound):
     """A sound on disk, a WAV file."""
 
     __slots__ = ()
     noun, max_bytes = "sound", MAX_WAV_BYTES
 
     def open(self) -> tuple[Float[np.ndarray, " T"], int]:
-        """All samples, between -1 and 1 and of one channel, and how many there are per second."""
         return self._read(read_wav)
 
     def seconds(self) -> float:
-        """How long it is, by its head."""
         return self._read(read_head).seconds
+
+
+@dataclass(frozen=True, slots=True)
+class SoundBytes(Sound):
+    """A sound in memory, as the bytes of its WAV file."""
+
+    name: str
+    data: bytes
+
+    def open(self) -> tuple[Float[np.ndarray, " T"], int]:
+        return self._read(read_wav)
+
+    def seconds(self) -> float:
+        return self._read(read_head).seconds
+
+    def fingerprint(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+    def _read(self, read: Callable[[bytes], Read]) -> Read:
+        try:
+            return read(self.data)
+        except WavError as error:
+            raise DataError(f"{self.name}: not a readable sound: {error}") from error
+
+    def __str__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,14 +225,14 @@ class Regions:
 
 
 if TYPE_CHECKING:
-    Content = Tensor | tuple[Tensor, ...] | str | tuple[str, ...] | Picture | SoundFile | Regions
+    Content = Tensor | tuple[Tensor, ...] | str | tuple[str, ...] | Picture | Sound | Regions
     """Ready features (N W) or (W), a text, one of these per choice, a picture, a sound, or regions of a picture."""
     Target = Tensor
 else:  # the union needs torch, which takes seconds to import, and a data set can be read and checked without it
     Content = Target = Any
 
 
-def fingerprint_of(content: Content, known: dict[Picture | SoundFile, str] | None = None) -> bytes:
+def fingerprint_of(content: Content, known: dict[Picture | Sound, str] | None = None) -> bytes:
     """A hash of what the content is, whatever its kind; `known` remembers those of files, so that each is read once."""
     if isinstance(content, str):
         data = b"text:" + content.encode()
@@ -194,15 +240,15 @@ def fingerprint_of(content: Content, known: dict[Picture | SoundFile, str] | Non
         data = b"choices:" + b"".join(fingerprint_of(choice, known) for choice in content)
     elif isinstance(content, Regions):
         data = f"{_file_hash(content.picture, known)}{content.boxes}{content.names}".encode()
-    elif isinstance(content, Picture | SoundFile):
+    elif isinstance(content, Picture | Sound):
         data = _file_hash(content, known).encode()
     else:
         data = f"{tuple(content.shape)}{content.dtype}".encode() + content.contiguous().numpy().tobytes()
     return hashlib.sha256(data).digest()
 
 
-def _file_hash(content: Picture | SoundFile, known: dict[Picture | SoundFile, str] | None) -> str:
-    if known is None or not isinstance(content, PictureFile | SoundFile):
+def _file_hash(content: Picture | Sound, known: dict[Picture | Sound, str] | None) -> str:
+    if known is None or not isinstance(content, PictureFile | Sound):
         return content.fingerprint()
     if content not in known:
         known[content] = content.fingerprint()

@@ -161,7 +161,8 @@ def tiny_split(name: str, count: int) -> str | None:
     if count >= TINY:
         return None
     half = (wilson(0.5, count).high - wilson(0.5, count).low) / 2
+    several = "" if count == 1 else "s"
     return (
-        f"{name} has {count} examples: a share of right answers on it is known to about +-{half:.2f} (Wilson's "
+        f"{name} has {count} example{several}: a share of right answers on it is known to about +-{half:.2f} (Wilson's "
         "interval of 95 % at one half), and epochs that differ by less cannot be told apart"
     )

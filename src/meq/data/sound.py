@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 import struct
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -59,9 +59,9 @@ class WavHead:
         return self.frame_bytes // self.channels
 
 
-def read_wav(path: Path) -> tuple[Float[np.ndarray, " T"], int]:
-    """The samples between -1 and 1, channels averaged, and how many there are per second."""
-    with open_regular(path, most=MAX_WAV_BYTES) as file:
+def read_wav(source: Path | bytes) -> tuple[Float[np.ndarray, " T"], int]:
+    """The samples between -1 and 1, channels averaged, and how many there are per second; of a file, or its bytes."""
+    with _opened(source) as file:
         head = _read_head(file)
         mono = np.empty(head.data_bytes // head.frame_bytes, dtype=np.float32)
         file.seek(head.begin)
@@ -74,14 +74,20 @@ def read_wav(path: Path) -> tuple[Float[np.ndarray, " T"], int]:
     return mono, head.rate
 
 
-def read_head(path: Path) -> WavHead:
+def read_head(source: Path | bytes) -> WavHead:
     """The head of a file that can be decoded, as far as the head tells."""
-    with open_regular(path, most=MAX_WAV_BYTES) as file:
+    with _opened(source) as file:
         return _read_head(file)
 
 
+def _opened(source: Path | bytes) -> BinaryIO:
+    return io.BytesIO(source) if isinstance(source, bytes) else open_regular(source, most=MAX_WAV_BYTES)
+
+
 def _read_head(file: BinaryIO) -> WavHead:
-    head = _scan(file, os.fstat(file.fileno()).st_size)
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    head = _scan(file, size)
     if not RATES[0] <= head.rate <= RATES[1]:
         raise WavError(f"it says {head.rate:,} samples per second; from {RATES[0]:,} to {RATES[1]:,} are read")
     if not 1 <= head.channels <= MAX_CHANNELS:

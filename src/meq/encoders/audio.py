@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from meq.data.content import Content, SoundFile
+from meq.data.content import Content, Sound
 from meq.data.sound import MAX_SECONDS
 from meq.encoders.catalogue import TRANSFORMERS, WAV2VEC2, EncoderError
 from meq.encoders.contract import Encoder, Tokens, content_of
@@ -75,9 +75,9 @@ class TransformerAudio(Encoder):
         self.width = int(self._hidden(np.zeros(self._least, np.float32))[0].shape[1])
 
     def __call__(self, contents: Sequence[Content]) -> list[Tokens]:
-        return [self._encode(content_of(SoundFile, content, self.name, "sounds")) for content in contents]
+        return [self._encode(content_of(Sound, content, self.name, "sounds")) for content in contents]
 
-    def _encode(self, sound: SoundFile) -> Tokens:
+    def _encode(self, sound: Sound) -> Tokens:
         samples, rate = sound.open()
         longest = int(self.max_seconds * rate)
         self.truncated += len(samples) > longest

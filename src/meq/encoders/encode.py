@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from meq.data.content import Content, Picture, Regions, SoundFile, fingerprint_of
+from meq.data.content import Content, Picture, Regions, Sound, fingerprint_of
 from meq.data.contract import DataSet, Example, Rows, Split, features, stamp_of
 from meq.data.findings import DataError, Finding, Findings, OnBad
 from meq.encoders.contract import Encoder, Progress, Tokens
@@ -172,7 +172,7 @@ class _Encoding:
 
         Several processes share the examples out and tell each other what they saw.
         """
-        known: dict[Picture | SoundFile, str] = {}  # a file is read once, however many examples hold it
+        known: dict[Picture | Sound, str] = {}  # a file is read once, however many examples hold it
         total, done = sum(len(self.share.of(range(len(split)))) for split in self.data.splits.values()), 0
         found = {}
         for name, split in self.data.splits.items():
@@ -185,7 +185,7 @@ class _Encoding:
             found[name] = self.share.gather(mine)
         return found
 
-    def _keys_of(self, example: Example, known: dict[Picture | SoundFile, str]) -> tuple[Keys, ...] | Finding:
+    def _keys_of(self, example: Example, known: dict[Picture | Sound, str]) -> tuple[Keys, ...] | Finding:
         keys: list[Keys] = []
         for name in self.names:
             content = example.content.get(name)
@@ -377,8 +377,8 @@ def encode_batch(
 def broken(content: Content, message: str) -> Finding:
     """What is wrong with a content that could not be read."""
     name, kind = _name_of(content), "not encodable"
-    if isinstance(content, Picture | Regions | SoundFile):
-        kind = "broken sound" if isinstance(content, SoundFile) else "broken picture"
+    if isinstance(content, Picture | Regions | Sound):
+        kind = "broken sound" if isinstance(content, Sound) else "broken picture"
     return Finding(kind=kind, message=message.removeprefix(f"{name}: "), file=name)
 
 
@@ -387,7 +387,7 @@ def _name_of(content: Content) -> str:
         return str(content.picture)
     if isinstance(content, str):
         return f"the text {content[:60]!r}{'...' if len(content) > 60 else ''}"
-    return str(content) if isinstance(content, Picture | SoundFile) else type(content).__name__
+    return str(content) if isinstance(content, Picture | Sound) else type(content).__name__
 
 
 class ExampleMaker:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import tempfile
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -102,6 +105,20 @@ def export_onnx(
     return write_onnx(program, Path(path), least_int8=whole_number("least_weights", least_weights) if int8 else None)
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch says of itself: operations of torchvision that nobody asked for, and its own deprecations."""
+    registry = logging.getLogger("torch.onnx._internal.exporter._registration")
+    before = registry.level
+    registry.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning, module="copyreg")
+            yield
+    finally:
+        registry.setLevel(before)
+
+
 def write_onnx(program: ExportedProgram, path: Path, *, least_int8: int | None = None) -> Path:
     """The second half of `export_onnx`, for a program of `export`; int8 from so many weights on, if that is given."""
     assert program.example_inputs is not None
@@ -109,9 +126,10 @@ def write_onnx(program: ExportedProgram, path: Path, *, least_int8: int | None =
     with torch.no_grad():
         answers = program.module()(example)
     # not optimised: torch would spend twice the time on rewriting what onnxruntime rewrites again while loading
-    converted = torch.onnx.export(
-        program, input_names=list(example), output_names=list(answers), dynamo=True, verbose=False, optimize=False
-    )
+    with _quiet():
+        converted = torch.onnx.export(
+            program, input_names=list(example), output_names=list(answers), dynamo=True, verbose=False, optimize=False
+        )
     assert converted is not None
     for node in converted.model.graph:
         node.metadata_props.clear()  # stack traces of the machine that exported, at several times the graph's size

@@ -111,7 +111,7 @@ class Answer(Shown):
     def __str__(self) -> str:
         sure = f" ({self.confidence:.3f})" if math.isfinite(self.confidence) else ""
         others = [f"{shown(name, LONGEST_CELL)} {chance:.3f}" for name, chance in list(self.chances.items())[:PRINTED]]
-        stop = "" if self.stop is None else f", {self.stop.value}"
+        stop = "" if self.stop in (None, Stop.BUDGET) else f", {self.stop.value}"  # that all were taken is usual
         if self.among is not None:
             sure += f", among {shown('|'.join(self.among))}"
         if self.interval is not None:
@@ -284,8 +284,9 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
         lines.append(f"mean confidence: {summary['mean_confidence']:.3f}")
     lines += summary["calibration"]
     if summary["mean_steps"] is not None:
-        reasons = ", ".join(f"{count:,} stopped by {name}" for name, count in summary["stopped"].items())
-        lines.append(f"mean steps: {summary['mean_steps']:.1f} ({reasons})")
+        reasons = [f"{count:,} stopped by {name}" for name, count in summary["stopped"].items()]
+        usual = list(summary["stopped"]) == ["budget"]  # all rows were read at one depth
+        lines.append(f"mean steps: {summary['mean_steps']:.1f}" + ("" if usual else f" ({', '.join(reasons)})"))
     for name, count in summary["missing"].items():
         lines.append(f"{name} is missing in {count:,} rows")
     if summary["without_answer"]:

@@ -132,14 +132,22 @@ def calibrate_probabilities(
     return made
 
 
-def calibrate_trained(folder: Path | str) -> Probabilities | None:
-    """After training: calibrate with the rows that were kept apart; None where there are not enough of them."""
+def calibrate_trained(folder: Path | str, *, again: bool = True) -> Probabilities | None:
+    """After training: calibrate with the rows that were kept apart; None where there are not enough of them.
+
+    Unless `again`, weights whose probabilities were calibrated before are left as they are, which is None too.
+    """
     from meq.runs.load import load_run
     from meq.runs.run_files import open_run_files
 
-    apart = open_run_files(folder).predictions(APART)
-    if apart is None or len(apart.ids) < LEAST_ROWS:
+    files = open_run_files(folder)
+    apart = files.predictions(APART)
+    if apart is None or len(apart.ids) < LEAST_ROWS or not files.has_weights:
         return None
+    if not again and files.task is not None:
+        known = read_calibration(Path(folder) / "model", files.task.weights_sha256)
+        if known is not None and (known.temperature is not None or known.coverage is not None):
+            return None
     run = load_run(folder)
     head = run.task.head
     return calibrate_probabilities(run, temperature=head != "score", coverage=head in HAVE_SETS)

@@ -18,22 +18,24 @@ from meq.data.request import DataRequest
 from meq.data.table_files import is_table
 from meq.options import checked_options
 from meq.records import SCHEMA, write_bytes, write_sealed
+from meq.runs.calibrate import calibrate_trained
 from meq.runs.cheap import BASELINES, FittedAll, fit_baselines, read_answers
 from meq.runs.compare_config import COMPARED, COMPARED_SEEDS, CompareConfig
 from meq.runs.leaderboard import Entrant, Leaderboard, leaderboard_table, make_leaderboard
 from meq.runs.request_of import Columns, request_of
+from meq.runs.train_on import data_name
 from meq.showing import Tabular
 from meq.studies.build import Places, open_raw, places_of, prepare_data
 from meq.studies.compare import Records, answers_of, drawn_scores
 from meq.studies.runner import choose_executor, run_study
 from meq.studies.settings import EQUILIBRIUM, Setting, baseline, equilibrium, read_by, setting_for, study_of
-from meq.studies.study import ArmConfig, Study
+from meq.studies.study import STUDY, ArmConfig, Study, read_study, run_place
 from meq.studies.tables import records_of
 from meq.studies.workers import Executor
 from meq.tables import Table, as_files, as_text
 from meq.training.arms import ARMS, PAPER, SHAPE, fitted_to, fixed_by
 from meq.training.config import SMALL, TrainConfig, check_splits
-from meq.training.prepare import FEATURES
+from meq.training.prepare import FEATURES, keeping_apart
 
 COMPARISONS = Path("comparisons")
 STUDY_FOLDER, RESULT, TABLE_NAME = "study", "compare.json", "leaderboard"
@@ -80,6 +82,7 @@ def compare(
     label: str | None = None,
     split: str | None = None,
     group: str | None = None,
+    task: str | None = None,
     root: Path | str | None = None,
     out: Path | str | None = None,
     arms: Sequence[str] = COMPARED,
@@ -105,7 +108,8 @@ def compare(
     """
     columns = {"image": image, "text": text, "audio": audio, "vector": vector}
     place = comparison_folder(str(data) if isinstance(data, str | Path) else "table") if out is None else Path(out)
-    request = request_of(data, columns, folder=place, label=label, split=split, group=group, root=root, options=options)
+    places = {"label": label, "split": split, "group": group, "task": task, "root": root}
+    request = request_of(data, columns, folder=place, options=options, **places)  # type: ignore[arg-type]
     train = config or SMALL
     train = train if epochs is None else replace(train, epochs=epochs)
     asked = CompareConfig(arms=tuple(arms), seeds=seeds, train=train, shape=shape, fixed=fixed_by(config, epochs))
@@ -133,11 +137,16 @@ def run_comparison(
     """Fit and train what is still to be, and compare; all of it is kept in the folder `out`."""
     folder = comparison_folder(request.data) if out is None else Path(out)
     places = places_of(request.data, request.root, store=store or folder / FEATURES)
+    begun = folder / STUDY_FOLDER
+    request = keeping_apart(request, read_study(begun).data.options if (begun / STUDY).is_file() else None)
     study = comparison_study(replace(request, root=None), asked, places, encoders=encoders, standardise=standardise)
     prepared = prepare_data(study.data, places)
     numbers = [name for name in prepared.data.modalities if name not in prepared.provenance.kinds]
     fitted = fit_baselines(prepared.data, folder / BASELINES, numbers=numbers, say=say)
-    run_study(study, folder / STUDY_FOLDER, places=places, on=on)
+    run_study(study, begun, places=places, on=on)
+    for (arm, seed), record in records_of(begun, study).items():
+        if record.scored:
+            calibrate_trained(begun / run_place(arm, seed), again=False)
     found = read_comparison(folder, study, fitted, Path(request.data).name)
     write_sealed(folder / RESULT, found)
     for name, content in as_files({TABLE_NAME: found.table()}).items():
@@ -147,7 +156,7 @@ def run_comparison(
 
 def comparison_folder(data: str) -> Path:
     """Where a comparison on that data goes, and goes on, unless it is told."""
-    return COMPARISONS / (Path(data).stem if is_table(data) else data)
+    return COMPARISONS / data_name(data)
 
 
 def comparison_study(

@@ -25,7 +25,7 @@ from meq.options import checked_options, nearest
 from meq.runs.analyze import analysis_of
 from meq.runs.explanation import Contrast, Explanation, ModalityView
 from meq.runs.load import Run
-from meq.runs.one_example import example_of
+from meq.runs.one_example import NOT_EXPLAINED, example_of
 from meq.runs.own_data import encoders_of_run, examples_as_features
 from meq.runs.predict import token_places
 from meq.studies.study import StudyError
@@ -337,7 +337,7 @@ def explain_contents(
         raise ValueError(f"`method` cannot be {method!r}: {nearest(method, METHODS)}")
     check_iterates(run.model)
     explainer = Explainer(run, encoders=encoders_of_run(run, chosen=encoders, store=store), by_rule=True)
-    example = example_of(explainer.kinds, contents)
+    example = example_of(explainer.kinds, contents, otherwise=NOT_EXPLAINED)
     measured = None if steps is None else range(steps + 1)
     if instead is not None:
         return explainer.contrast(example, instead, steps=measured, method=method, token=token)

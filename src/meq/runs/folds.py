@@ -11,6 +11,7 @@ import csv
 import io
 import json
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,13 +28,14 @@ from meq.data.request import DataRequest
 from meq.data.table import TableRow
 from meq.data.table_files import is_table, open_table
 from meq.options import whole_number
-from meq.records import SCHEMA, read_cached, sha256, write_bytes, write_sealed
-from meq.runs.train_on import train_on
+from meq.records import SCHEMA, check_folder, read_cached, sha256, write_bytes, write_sealed
+from meq.runs.train_on import RUNS, data_name, train_on
 from meq.showing import Tabular
 from meq.studies.compare import DRAWS, bounds, drawn_scores, mean, spread
 from meq.tables import Table, as_files, as_text
 from meq.training.bundle import TASK, read_task
 from meq.training.predictions import Predictions, read_predictions, write_predictions
+from meq.training.prepare import FEATURES
 from meq.training.record import RECORD, RunRecord, read_record
 
 TABLE, PLAN, RESULT, ANSWERS = "table.jsonl", "folds.json", "cross_validation.json", "out_of_fold"
@@ -144,6 +146,44 @@ def cross_validate(
     write_predictions(folder / f"{ANSWERS}.parquet", answers)
     for name, content in as_files({"folds": found.table()}).items():
         write_bytes(folder / name, content)
+    return found
+
+
+def place_of_folds(data: str, out: Path | str | None, folds: int, *, resume: bool = False) -> Path:
+    """Where so many folds of a table go, and go on; said before the data is read if they cannot."""
+    whole_number("`folds`", folds, least=2)
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ValueError("`folds` are trained one after the other in one process: start it without torchrun")
+    if resume:
+        raise ValueError("leave out `resume`: with `folds` the same call goes on by itself")
+    place = RUNS / f"{data_name(data)}-{folds}-folds" if out is None else Path(out)
+    check_folder(place, "`out`")
+    return place
+
+
+def train_folds(
+    request: DataRequest,
+    folder: Path,
+    train_one: Callable[..., object],
+    *,
+    folds: int,
+    seed: int,
+    skip_bad: bool = False,
+    store: Path | None = None,
+    say: Callable[[str], None] = lambda words: None,
+) -> CrossValidation:
+    """What `meq train --folds` and `meq.train(folds=...)` do: all folds share one store of features.
+
+    `train_one` is `meq.runs.train_on.train_request` with everything said but the request, the folder, `store` and
+    `resume`.
+    """
+    kept = store or folder / FEATURES
+
+    def train(asked: DataRequest, place: Path, begun: bool) -> None:
+        train_one(asked, place, store=kept, resume=begun)
+
+    found = cross_validate(request, folder, train, folds=folds, seed=seed, skip_bad=skip_bad, say=say)
+    say(f"out-of-fold answers: {folder / f'{ANSWERS}.csv'}; a run per fold: {folder / 'fold-1'}, ...")
     return found
 
 

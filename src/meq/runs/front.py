@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +23,7 @@ from meq.data.request import DataRequest
 from meq.objectives import PENALTIES
 from meq.options import by_part, checked_options
 from meq.records import sha256
+from meq.runs.folds import PLAN, CrossValidation, place_of_folds, train_folds
 from meq.runs.load import Run, load_run
 from meq.runs.train_on import place_of_run, train_request
 from meq.training.arms import FITTED, PAPER, SHAPE
@@ -106,7 +108,8 @@ def train(
     lambda_j: float = PAPER["jacobian-range"]["weight"],
     lambda_f: float = PAPER["residual-correction"]["weight"],
     resume: bool = False,
-) -> Run:
+    folds: int | None = None,
+) -> Run | CrossValidation:
     """Train a model, as `meq train` does: the same names and the same defaults, which `meq train --help` explains.
 
     `data` is the path of a table, the name of a data set, a pandas DataFrame, a `datasets.Dataset` or a list of
@@ -115,6 +118,9 @@ def train(
     the current folder. Pictures themselves, as a Dataset may hold them, are written beside the table. `image`, `text`,
     `audio` and `vector` are columns, one or a list. `set` has further options by name, such as {"model.hidden": 64}.
     After an interruption the same call with `resume=True` goes on.
+
+    With `folds`, such as 5, a small table is cross-validated: a training per fold, and what comes back is not a run but
+    their scores, `meq.runs.folds.CrossValidation`. The same call goes on with what was interrupted.
 
     >>> rows = [{"photo": f"{n}.png", "caption": f"picture {n}", "y": ("warm", "cold")[n % 2]} for n in range(20)]
     >>> run = meq.train(rows, image="photo", text="caption", label="y", text_encoder="words", epochs=1, out="runs/rows")
@@ -141,50 +147,58 @@ def train(
     recipe = {each.name: given[each.name] for each in fields(TrainConfig) if each.name in given}
     recipe = {name: value for name, value in recipe.items() if name not in FITTED or name in fixed}
     config = replace(SMALL, **recipe, trackers=_listed(tracker))
+    kept = None if store is None else Path(store)
+    train_one = partial(
+        train_request,
+        encoders={
+            "image": image_encoder,
+            "text": text_encoder,
+            "regions": region_encoder,
+            "audio": audio_encoder,
+        },
+        skip_bad=skip_bad,
+        standardise=standardise,
+        arm=arm,
+        shape={
+            "dim": dim,
+            "heads": heads,
+            "steps": steps,
+            "dropout": dropout,
+            "modality_dropout": modality_dropout,
+        },
+        parts=parts,
+        solver=solver,
+        backward=backward,
+        config=config,
+        fixed=fixed,
+        fast=fast,
+        lambda_j=lambda_j,
+        lambda_f=lambda_f,
+        device=device,
+        say=_say,
+    )
+    if folds is not None:
+        place = place_of_folds(request.data, out, folds, resume=resume)
+        with _Written(table, place, begun=PLAN, resume=(place / PLAN).is_file()) as file:
+            request = request if file is None else _on_file(request, file)
+            asked = {"folds": folds, "seed": config.seed, "skip_bad": skip_bad, "store": kept}
+            return train_folds(request, place, train_one, **asked, say=_say)  # type: ignore[arg-type]
     place = place_of_run(
         request.data,
         None if out is None else Path(out),
         resume=resume,
-        store=None if store is None else Path(store),
+        store=kept,
         way_on=lambda folder: f"the same call with out={str(folder)!r}, resume=True",
         say=_say,
     )
-    with _Written(table, place, resume=resume) as file:
-        if file is not None:
-            request = replace(request, data=str(file.path), root=request.root or file.root or Path.cwd())
-        train_request(
-            request,
-            place,
-            encoders={
-                "image": image_encoder,
-                "text": text_encoder,
-                "regions": region_encoder,
-                "audio": audio_encoder,
-            },
-            store=None if store is None else Path(store),
-            skip_bad=skip_bad,
-            standardise=standardise,
-            arm=arm,
-            shape={
-                "dim": dim,
-                "heads": heads,
-                "steps": steps,
-                "dropout": dropout,
-                "modality_dropout": modality_dropout,
-            },
-            parts=parts,
-            solver=solver,
-            backward=backward,
-            config=config,
-            fixed=fixed,
-            fast=fast,
-            lambda_j=lambda_j,
-            lambda_f=lambda_f,
-            resume=resume,
-            device=device,
-            say=_say,
-        )
+    with _Written(table, place, begun=RECORD, resume=resume) as file:
+        train_one(request if file is None else _on_file(request, file), place, store=kept, resume=resume)
     return load_run(place)
+
+
+def _on_file(request: DataRequest, file: FrameFile) -> DataRequest:
+    """What was asked of a table in memory, asked of its file."""
+    return replace(request, data=str(file.path), root=request.root or file.root or Path.cwd())
 
 
 def _listed(names: Names) -> tuple[str, ...]:
@@ -199,8 +213,9 @@ def _say(words: str) -> None:
 class _Written:
     """The table in memory in the run's folder for as long as the run begins; gone again if it does not come to that."""
 
-    def __init__(self, table: Frame | None, place: Path, *, resume: bool) -> None:
+    def __init__(self, table: Frame | None, place: Path, *, begun: str, resume: bool) -> None:
         self.table, self.place, self.resume = table, place, resume
+        self.begun = place / begun  # the file that says that it came to that
         self.new = not place.exists()
         self.file: FrameFile | None = None
 
@@ -219,7 +234,7 @@ class _Written:
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
         if self.table is None or error is None:
             return
-        if isinstance(error, Exception) and not (self.place / RECORD).is_file():
+        if isinstance(error, Exception) and not self.begun.is_file():
             self._forget()
         if isinstance(error, DataError) and self.file is not None:
             with self.file.named_rows():

@@ -1,8 +1,8 @@
-"""How much each modality, column and token counts for a trained run's answers; kept in `analysis/importance.json`."""
+"""How much modalities, columns, tokens and words count for a run's answers; kept in `analysis/importance.json`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +10,12 @@ from meq.analysis.answers import Estimate
 from meq.analysis.importance import Importances, Part, PartImportance, measure_importance
 from meq.analysis.tables import number
 from meq.data.contract import Batch, DataSet, collate
-from meq.options import checked_options
-from meq.records import SCHEMA, alone, read_cached, write_sealed
+from meq.options import checked_options, whole_number
+from meq.records import SCHEMA, SINCE, alone, read_cached, write_sealed
 from meq.runs.analyze import FOLDER, Origin, list_in_study
 from meq.runs.load import TrainedRun
 from meq.runs.own_data import ReadOptions, chosen_split, run_data
+from meq.runs.words import LEAST_EXAMPLES, MOST_EXAMPLES, WordImportance, measure_words
 from meq.runs.worth import spread
 from meq.showing import Tabular
 from meq.studies.study import StudyError
@@ -29,6 +30,10 @@ TOKEN_PARTS = 36
 """Of a modality with more tokens, neighbours are taken together."""
 MOST_COLUMNS = 64
 KINDS = ("modality", "column", "token")
+WORDS = 40
+"""The most frequent words of a text modality that are left out, one after the other."""
+SHOWN = 12
+"""Tokens and words in the printed tables; the frame and the file have all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,13 +50,15 @@ class Importance(Tabular):
     parts: tuple[PartImportance, ...]
     """Modalities, then columns, then tokens."""
     notes: tuple[str, ...] = ()
+    words: tuple[WordImportance, ...] = field(default=(), metadata=SINCE)
+    """Of texts, the one that counts most first; over the examples that have the word, not over all."""
 
     def ranked(self, kind: str) -> list[PartImportance]:
         """The parts of a kind, the one that counts most first."""
         return sorted((each for each in self.parts if each.kind == kind), key=lambda each: -each.shuffled.value)
 
     def rows(self) -> list[dict[str, Any]]:
-        return [self._row(each) for kind in KINDS for each in self.ranked(kind)]
+        return [*(self._row(each) for kind in KINDS for each in self.ranked(kind)), *map(_word_row, self.words)]
 
     def _row(self, each: PartImportance) -> dict[str, Any]:
         taken = each.removed
@@ -79,8 +86,10 @@ class Importance(Tabular):
                 "removed": None if each.removed is None else _with_interval(each.removed),
             }
             for kind in KINDS
-            for each in self.ranked(kind)
+            for each in self.ranked(kind)[: SHOWN if kind == "token" else None]
         ]
+        tokens = len(self.ranked("token")) - SHOWN
+        more = [f"And {tokens} tokens more that count less."] if tokens > 0 else []
         where = f"{self.origin.data}, split {self.origin.split}"
         return Table.of(
             f"What counts: {self.score_name} {self.score} on {self.samples:,} examples of {where}",
@@ -91,14 +100,64 @@ class Importance(Tabular):
                 "changed": "answers changed",
                 "removed": "lost, removed",
             },
-            notes=self.remarks(),
+            notes=[*self.notes, *more],
+        )
+
+    def words_table(self) -> Table | None:
+        """The words that count most; None where there are no texts."""
+        if not self.words:
+            return None
+        shown: list[dict[str, Cell]] = [
+            {
+                "word": each.word,
+                "modality": each.modality,
+                "rows": each.found,
+                **({} if each.probability is None else {"probability": _with_interval(each.probability)}),
+                "removed": _with_interval(each.removed),
+                "changed": each.changed,
+            }
+            for each in self.words[:SHOWN]
+        ]
+        more = len(self.words) - len(shown)
+        return Table.of(
+            "What single words count",
+            shown,
+            titles={
+                "rows": "examples with it",
+                "probability": "lost, probability of the true answer",
+                "removed": f"lost, {self.score_name}",
+                "changed": "answers changed",
+            },
+            notes=[self._words_meaning(), *([f"And {more} words more that count less."] if more else [])],
         )
 
     def remarks(self) -> list[str]:
-        return list(self.notes)
+        return [*self.notes, *([self._words_meaning()] if self.words else [])]
+
+    def _words_meaning(self) -> str:
+        return (
+            f"Words: the {len(self.words)} most frequent that {LEAST_EXAMPLES} examples or more have, each left out of "
+            f"the texts that have it, which are then encoded anew; the mean over those examples, at most "
+            f"{MOST_EXAMPLES} of them, with 95 % intervals. Below 0: the model does better without the word."
+        )
 
     def __str__(self) -> str:
-        return as_text(self.table()).rstrip()
+        parts = [self.table(), self.words_table()]
+        return "\n".join(as_text(each).rstrip() + "\n" for each in parts if each is not None).rstrip()
+
+
+def _word_row(each: WordImportance) -> dict[str, Any]:
+    sure = each.probability
+    return {
+        "part": each.name,
+        "kind": "word",
+        "rows": each.found,
+        "changed": each.changed,
+        **{"removed": each.removed.value, "removed_low": each.removed.low, "removed_high": each.removed.high},
+        "probability": None if sure is None else sure.value,
+        "probability_low": None if sure is None else sure.low,
+        "probability_high": None if sure is None else sure.high,
+    }
 
 
 def _with_interval(found: Estimate) -> str:
@@ -115,6 +174,7 @@ def importance_of_run(
     samples: int = 512,
     repeats: int = 10,
     tokens: bool = True,
+    words: int = WORDS,
     seed: int = 0,
     reading: ReadOptions = ReadOptions(),  # noqa: B008
     keep: bool = True,
@@ -122,11 +182,12 @@ def importance_of_run(
     """Shuffle and remove each modality, column and token of the run's own data, or of other labelled data.
 
     On test where it is labelled, or else on dev. Each part takes `repeats` + 1 answers to `samples` examples, spread
-    over the split; `tokens`, of which there are many, are looked at on fewer. Kept in the run's folder, where reports
-    find it, unless it is of other data.
+    over the split; `tokens`, of which there are many, are looked at on fewer. Of texts, the most frequent `words` are
+    left out as well, see `meq.runs.words`. Kept in the run's folder, where reports find it, unless it is of other data.
     """
     if repeats < 1 or samples < 2:
         raise StudyError(f"`repeats` must be at least 1 and `samples` at least 2, got {repeats} and {samples}")
+    whole_number("`words`", words, least=0)
     ready = run_data(run, data, root=root, reading=reading)
     made = chosen_split(ready.data, split or reported_split(ready.data))
     ((name, examples),) = made.splits.items()
@@ -145,6 +206,10 @@ def importance_of_run(
             seen = measure_importance(model, few, places, repeats=often, seed=seed, progress=reading.progress)
             measured += seen.parts
             notes.append(f"Tokens: by their place, on {seen.samples:,} of the examples, {often} repeats.")
+    counted = {"words": words, "samples": samples, "seed": seed}
+    spoken = measure_words(run, ready, name, **counted, progress=reading.progress)
+    if words and not spoken and "text" in {each.kind for each in ready.encoders.values()}:
+        notes.append(f"Words: none could be left out of {LEAST_EXAMPLES} examples or more.")
     result = Importance(
         origin=Origin(data=made.name, split=name, same_data=ready.same, weights_sha256=run.task.weights_sha256),
         samples=found.samples,
@@ -154,6 +219,7 @@ def importance_of_run(
         seed=seed,
         parts=tuple(measured),
         notes=tuple(notes),
+        words=tuple(spoken),
     )
     if keep and data is None and run.place is not None:
         _write(run.place, result)

@@ -28,13 +28,24 @@ GIVEN = ("image", "audio", "text")
 """Kinds of content that can be given one by one."""
 
 
-def example_of(kinds: Mapping[str, str], contents: Sequence[str | Path | Picture]) -> Example:
-    """The example that these contents make for a run whose modalities are of these kinds."""
+ONE_ROW = "write a table of one row, with the columns of training"
+NOT_EXPLAINED = (
+    "meq importance RUN and meq evaluate RUN say what its answers rest on, meq diagnose RUN what it does step by step"
+)
+
+
+def example_of(
+    kinds: Mapping[str, str], contents: Sequence[str | Path | Picture], *, otherwise: str = ONE_ROW
+) -> Example:
+    """The example that these contents make for a run whose modalities are of these kinds.
+
+    `otherwise` is what to do where the run reads something that cannot be given one by one.
+    """
     others = [name for name, kind in kinds.items() if kind not in GIVEN]
     if others:
         what = NOUNS.get(kinds[others[0]], kinds[others[0]])
-        raise StudyError(f"this run reads {what} ({', '.join(map(repr, others))}), which only a table can give: write "
-                         "a table of one row, with the columns of training")  # fmt: skip
+        raise StudyError(f"this run reads {what} ({', '.join(map(repr, others))}), which only a table can give: "
+                         f"{otherwise}")  # fmt: skip
     if not contents:
         raise StudyError(f"there is nothing to answer: give {_wanted(kinds)}, or a table")
     left = {kind: [name for name, each in kinds.items() if each == kind] for kind in GIVEN}

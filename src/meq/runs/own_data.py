@@ -21,6 +21,7 @@ from meq.data.request import DATA_SETS, DataRequest, open_data
 from meq.data.table import SingleColumns, TableSchema, has_column, new_rows
 from meq.data.table_files import is_table
 from meq.data.transforms import blank
+from meq.devices import device_of
 from meq.encoders import Encoder
 from meq.encoders.catalogue import EncoderError, encoder_from_spec, specs_from_name
 from meq.encoders.contract import Progress
@@ -61,6 +62,10 @@ class RunData:
     """It is the very data that the run was trained and scored on, by its fingerprint."""
     left_out: Findings
     """Rows that could not be read or encoded, where those are skipped."""
+    raw: DataSet
+    """The same before it was encoded."""
+    encoders: Mapping[str, Encoder]
+    """What encoded it, by modality."""
 
 
 def run_data(
@@ -98,7 +103,7 @@ def run_data(
     arm = arm_of(run) if data is None else None
     if arm is not None and arm.blank:
         ready = blank(ready, arm.blank)
-    return RunData(data=ready, same=_is_data_of(run, raw, ready), left_out=findings)
+    return RunData(data=ready, same=_is_data_of(run, raw, ready), left_out=findings, raw=raw, encoders=encoders)
 
 
 def _is_data_of(run: TrainedRun, raw: DataSet, data: DataSet) -> bool:
@@ -327,7 +332,7 @@ def encoders_of_run(
     *,
     chosen: Mapping[str, str | None] | None = None,
     batch_size: int = 32,
-    device: str = "cpu",
+    device: str | None = None,
     remember: int = REMEMBERED,
     store: Path | None = None,
 ) -> dict[str, KnownEncoder]:
@@ -337,8 +342,9 @@ def encoders_of_run(
     them again; where the features of training are kept, it is loaded when something else comes. `chosen` maps kinds of
     content (image, text, audio, regions) to names or folders, for models that lie elsewhere than they did in training.
     What cannot be had, or is another one, is an error that says what to install or to give. A `store` that is given is
-    read in place of that of training.
+    read in place of that of training. They compute on the `device`; where the run's model does, unless one is named.
     """
+    device = str(device_of(run.model)) if device is None else device
     folders = dict(run.request.encoders) if run.request is not None else {}
     named = {kind: name for kind, name in (chosen or {}).items() if name is not None}
     made: dict[tuple[EncoderFacts, str | None], KnownEncoder] = {}

@@ -313,6 +313,7 @@ def _facts(run: Run, output: Output, features: Mapping[str, Tensor], how: Applie
     covered = _covered(run, logits, how)
     if solution is not None:
         steps, residuals = solution.steps.tolist(), {name: x.tolist() for name, x in solution.final_residual.items()}
+        stops = solution.stop  # of all rows: it is made anew whenever it is asked for
     for at, best in enumerate(prediction):
         facts = {"answer": _in_words(run, best, logits[at]), "logits": logits[at], "confidence": confidence[at]}
         if chances is not None:
@@ -322,7 +323,7 @@ def _facts(run: Run, output: Output, features: Mapping[str, Tensor], how: Applie
         if solution is not None:
             # a choice is a state of its own: of several, the chosen one is told of
             state = at * logits.shape[1] + max(0, best) if head == "choices" else at
-            facts |= {"steps": steps[state], "stop": solution.stop[state]}
+            facts |= {"steps": steps[state], "stop": stops[state]}
             facts["residuals"] = {name: values[state] for name, values in residuals.items()}
         yield facts
 

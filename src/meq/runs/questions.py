@@ -1,8 +1,10 @@
-"""Examples in JSON, as an endpoint is asked: by modality a text, a picture in base64, or numbers.
+"""Examples in JSON, as an endpoint is asked: by modality a text, a picture or a sound in base64, regions, or numbers.
 
 {"photo": "iVBORw0KGgo...", "caption": "a red door", "weather": [3.5, 0.0]}
+{"scene": {"picture": "iVBORw0KGgo...", "boxes": [[4, 4, 18, 20]]}, "text": ["Is it a door? Yes.", "Is it a door? No."]}
 
-One object is one example, a list of them a batch. What is null, or not there, is a missing modality.
+One object is one example, a list of them a batch. What is null, or not there, is a missing modality. A run that chooses
+among answers is given a list of texts, one per choice.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meq.data.content import Picture, PictureBytes
+from meq.data.content import Picture, PictureBytes, Regions, Sound, SoundBytes
 from meq.data.contract import Example, with_tensors
 from meq.data.files import BadRowError
 from meq.data.findings import DataError
@@ -27,29 +29,46 @@ from meq.web.bodies import RefusedError
 from meq.web.limits import Limits
 
 WRONG, TOO_MUCH = 422, 413
-READ = ("image", "text", "features")
-"""Kinds of content that can be written in JSON."""
+CHOICES = (2, 64)
+"""How many choices a question may have, from and to."""
+FURTHEST = 1e6
+"""Pixels from the corner of a picture that a box may begin or end at; what is outside of the picture is cut."""
 SHOWN = 60
 """Characters of somebody's own words in a refusal."""
 WRITTEN: Mapping[str, dict[str, Any]] = {
     "text": {"type": "string"},
     "image": {"type": "string", "contentEncoding": "base64", "description": "a PNG, JPEG, WebP, GIF, BMP or TIFF file"},
+    "audio": {"type": "string", "contentEncoding": "base64", "description": "a WAV file, PCM or float"},
 }
 NUMBERS = {"type": "array", "items": {"type": "number"}}
+REGIONS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "picture": WRITTEN["image"],
+        "boxes": {
+            "type": "array",
+            "items": {**NUMBERS, "minItems": 4, "maxItems": 4},
+            "description": "left, top, right and bottom of each, in pixels of the picture",
+        },
+        "names": {"type": "array", "items": {"type": "string"}, "description": "what is in each box; may be left out"},
+    },
+    "required": ["picture", "boxes"],
+    "additionalProperties": False,
+}
 
 
 class Questions:
     """Reads what is asked of one run."""
 
     def __init__(self, run: TrainedRun, limits: Limits) -> None:
-        if run.task.head == "choices":
-            raise ValueError(f"{run.folder} answers which of several choices is right: those cannot be served yet")
         self.limits, self.widths = limits, dict(run.task.widths)
         self.columns = {name: run.task.columns.get(name, (name,)) for name in self.widths}
         self.kinds = {name: run.task.kinds.get(name, "features") for name in self.widths}
-        unread = [f"{name!r} ({kind})" for name, kind in self.kinds.items() if kind not in READ]
-        if unread:
-            raise ValueError(f"{', '.join(unread)} cannot be sent as JSON: pictures, texts and numbers can")
+        self.chooses = run.task.head == "choices"
+        if self.chooses and "text" not in self.kinds.values():
+            raise ValueError(
+                f"{run.folder} chooses among answers that are no texts: only choices in words can be sent as JSON"
+            )
         self._readers = {name: self._reader(name) for name in self.widths}
 
     def read(self, body: bytes) -> tuple[list[Example], bool]:
@@ -66,7 +85,10 @@ class Questions:
             most = f"at most {self.limits.max_batch:,} are taken at once"
             raise RefusedError(f"The request has {len(found):,} examples; {most}: send several requests.", TOO_MUCH)
         names = [f"example {place}" for place in range(1, len(found) + 1)] if several else ["the example"]
-        return [self._example(name, each) for name, each in zip(names, found, strict=True)], several
+        examples = [self._example(name, each) for name, each in zip(names, found, strict=True)]
+        if self.chooses:
+            self._check_choices(examples)
+        return examples, several
 
     def schema(self) -> dict[str, Any]:
         """What a request looks like, in JSON Schema."""
@@ -81,6 +103,12 @@ class Questions:
 
     def _written(self, name: str) -> dict[str, Any]:
         width, columns = self.widths[name], self.columns[name]
+        if self.kinds[name] == "regions":
+            most = {**REGIONS["properties"]["boxes"], "maxItems": self.limits.max_regions}
+            return {**REGIONS, "properties": {**REGIONS["properties"], "boxes": most}}
+        if self.kinds[name] == "text" and self.chooses:
+            several = {"type": "array", "items": WRITTEN["text"], "minItems": CHOICES[0], "maxItems": CHOICES[1]}
+            return {"anyOf": [WRITTEN["text"], several], "description": "a text, or one for each choice"}
         if self.kinds[name] != "features":
             return WRITTEN[self.kinds[name]]
         vector = {**NUMBERS, "minItems": width, "maxItems": width}
@@ -110,7 +138,10 @@ class Questions:
     def _content(self, place: str, name: str, value: Any) -> Any:
         reader = self._readers[name]
         if reader is None:
-            return None if value is None else self._picture(f"{place}, {name!r}", value)
+            read = {"image": self._picture, "audio": self._sound, "regions": self._regions}[self.kinds[name]]
+            return None if value is None else read(f"{place}, {name!r}", value)
+        if self.chooses and isinstance(reader, TextColumn) and isinstance(value, list):
+            return self._choices(place, name, value)
         if isinstance(reader, TextColumn) and not isinstance(value, str | None):
             raise RefusedError(f"{place}: {name!r} is a {_kind(value)}, and a text is asked for.", WRONG)
         if isinstance(reader, VectorColumn) and not isinstance(value, list | None):
@@ -126,15 +157,62 @@ class Questions:
             raise RefusedError(f"{place}: {wrong.removeprefix('column ')}", WRONG)
         return reader.content(kept)
 
-    def _picture(self, called: str, value: Any) -> Picture:
-        if not isinstance(value, str):
-            raise RefusedError(f"{called}: a {_kind(value)}, and a picture in base64 is asked for.", WRONG)
+    def _choices(self, place: str, name: str, value: list[Any]) -> tuple[str, ...]:
+        """One text per choice, each read as a text is."""
+        low, high = CHOICES
+        if not low <= len(value) <= high:
+            raise RefusedError(f"{place}: {name!r} has {len(value):,} choices; from {low} to {high} are taken.", WRONG)
+        read = [self._content(place, name, None if isinstance(each, list) else each) for each in value]
+        if any(each is None for each in read):
+            raise RefusedError(f"{place}: a choice of {name!r} is no text, or an empty one.", WRONG)
+        return tuple(read)
+
+    def _check_choices(self, examples: Sequence[Example]) -> None:
+        """Every example has as many choices as the others, which are answered together."""
+        texts = [name for name, kind in self.kinds.items() if kind == "text"]
+        first: dict[str, int] | None = None
+        for example in examples:
+            counts = {name: len(x) for name in texts if isinstance(x := example.content.get(name), tuple)}
+            if not counts:
+                some = " or ".join(map(repr, texts))
+                raise RefusedError(f"{example.id} has no choices: give {some} a list of texts.", WRONG)
+            if len(set(counts.values())) > 1 or counts != (first := first or counts):
+                raise RefusedError(
+                    f"{example.id} has other choices than the rest of the request: of one request, all have as many, "
+                    "in the same modalities.", WRONG,
+                )  # fmt: skip
+
+    def _sound(self, called: str, value: Any) -> Sound:
+        sound = SoundBytes(called, _bytes(called, value, "sound"))
         try:
-            picture = PictureBytes(called, base64.b64decode(value, validate=True))
-        except (binascii.Error, ValueError) as error:
+            seconds = sound.seconds()
+        except DataError as error:
+            raise RefusedError(str(error), WRONG) from error
+        if seconds > self.limits.max_seconds:
+            most = f"at most {self.limits.max_seconds:g} are taken"
+            raise RefusedError(f"{called}: {seconds:,.1f} seconds; {most}: cut it.", TOO_MUCH)
+        return sound
+
+    def _regions(self, called: str, value: Any) -> Regions:
+        if not isinstance(value, dict) or not {"picture", "boxes"} <= set(value) <= set(REGIONS["properties"]):
+            words = 'regions are asked for: {"picture": BASE64, "boxes": [[left, top, right, bottom], ...]}'
+            raise RefusedError(f'{called}: {words}, and "names" of the boxes where they are known.', WRONG)
+        picture, boxes = self._picture(called, value["picture"]), value["boxes"]
+        if not isinstance(boxes, list) or not all(map(_is_box, boxes)):
             raise RefusedError(
-                f"{called}: no base64; send the bytes of the picture's file as base64.", WRONG
-            ) from error
+                f"{called}: a box is a list of four numbers in pixels, left, top, right and bottom, from the upper "
+                "left corner; right and bottom are the larger.", WRONG,
+            )  # fmt: skip
+        if len(boxes) > self.limits.max_regions:
+            most = f"at most {self.limits.max_regions:,} are taken"
+            raise RefusedError(f"{called}: {len(boxes):,} regions; {most}.", TOO_MUCH)
+        names = value.get("names", ["" for _ in boxes])
+        if not isinstance(names, list) or len(names) != len(boxes) or not all(isinstance(x, str) for x in names):
+            raise RefusedError(f"{called}: the names are a list of texts, one for each of the boxes.", WRONG)
+        return Regions(picture=picture, boxes=tuple(map(_box, boxes)), names=tuple(names))
+
+    def _picture(self, called: str, value: Any) -> Picture:
+        picture = PictureBytes(called, _bytes(called, value, "picture"))
         try:
             width, height = picture.size()
         except TooManyPixelsError as error:
@@ -145,6 +223,29 @@ class Questions:
             most = f"at most {self.limits.max_megapixels:,} million are taken"
             raise RefusedError(f"{called}: {width:,} x {height:,} pixels; {most}: scale it down.", TOO_MUCH)
         return picture
+
+
+def _bytes(called: str, value: Any, noun: str) -> bytes:
+    """A file that was sent as base64."""
+    if not isinstance(value, str):
+        raise RefusedError(f"{called}: a {_kind(value)}, and a {noun} in base64 is asked for.", WRONG)
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise RefusedError(f"{called}: no base64; send the bytes of the {noun}'s file as base64.", WRONG) from error
+
+
+def _is_box(box: Any) -> bool:
+    if not isinstance(box, list) or len(box) != 4:
+        return False
+    if not all(isinstance(x, int | float) and not isinstance(x, bool) and abs(x) < FURTHEST for x in box):
+        return False
+    return bool(box[0] < box[2] and box[1] < box[3])
+
+
+def _box(box: Sequence[float]) -> tuple[float, float, float, float]:
+    left, top, right, bottom = map(float, box)
+    return left, top, right, bottom
 
 
 def _kind(value: Any) -> str:

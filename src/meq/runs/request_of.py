@@ -24,6 +24,7 @@ def request_of(
     label: str | None = None,
     split: str | None = None,
     group: str | None = None,
+    task: str | None = None,
     root: Path | str | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> DataRequest:
@@ -48,6 +49,7 @@ def request_of(
         label=label,
         split=split,
         group=group,
+        task=task,
         options=dict(options or {}),
     )
 

@@ -25,6 +25,7 @@ from meq.models.base import FusionModel
 from meq.models.hub import CONFIG, WEIGHTS
 from meq.models.iterated import IteratedModel
 from meq.models.quantise import LEAST_WEIGHTS, quantise
+from meq.options import checked_options
 from meq.records import SEAL
 from meq.registry import imported
 from meq.runs.calibrate import CALIBRATION, Calibration, Probabilities
@@ -119,7 +120,10 @@ class Run(Shown):
         return None if self.sealed else words
 
     def move_to(self, device: str | None) -> None:
-        """Let its model compute on that device, which must be there; it stays where it is if none is named."""
+        """Let its model compute on that device, which must be there; it stays where it is if none is named.
+
+        Encoders that are loaded from then on compute there too.
+        """
         if device is not None:
             self.model.to(chosen_device(device))
 
@@ -157,6 +161,7 @@ class Run(Shown):
 
     # -- the verbs of the command line, by the same names; each result prints itself ----------------------------------
 
+    @checked_options
     def predict(
         self,
         data: Any,
@@ -211,6 +216,7 @@ class Run(Shown):
 
         return predict_table(self, path, root=root, on_bad="skip" if skip_bad else "raise", steps=steps)
 
+    @checked_options
     def evaluate(
         self,
         data: Any = None,
@@ -241,6 +247,7 @@ class Run(Shown):
                 self, name, root=begin, split=split, reading=reading, steps=depth, int8=int8, worth=worth
             )
 
+    @checked_options
     def importance(
         self,
         data: Any = None,
@@ -250,19 +257,21 @@ class Run(Shown):
         samples: int | None = None,
         repeats: int | None = None,
         tokens: bool = True,
+        words: int | None = None,
         seed: int | None = None,
         skip_bad: bool = False,
         store: Path | str | None = None,
     ) -> Importance:
-        """How much each modality, column and token counts, by shuffling and by removal; kept in the run's folder."""
+        """How much modalities, columns, tokens and words count, shuffled and removed; kept in the run's folder."""
         from meq.runs.importance import importance_of_run
 
-        asked = {"samples": samples, "repeats": repeats, "seed": seed}
+        asked = {"samples": samples, "repeats": repeats, "words": words, "seed": seed}
         given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         with _given(data, root) as (name, begin):
             reading = _reading(skip_bad, store)
             return importance_of_run(self, name, root=begin, split=split, tokens=tokens, reading=reading, **given)
 
+    @checked_options
     def explain(
         self,
         *contents: Any,
@@ -296,6 +305,7 @@ class Run(Shown):
             imported(DRAWN["explanation"])(found, Path(out), form=animation)
         return found
 
+    @checked_options
     def diagnose(
         self,
         data: Any = None,
@@ -317,6 +327,7 @@ class Run(Shown):
         with _given(data, root) as (name, begin):
             return analyze_run(self, name, root=begin, options=options, reading=reading)
 
+    @checked_options
     def audit(
         self,
         data: Any = None,
@@ -335,6 +346,7 @@ class Run(Shown):
         with _given(data, root) as (name, begin):
             return audit_run(self, name, root=begin, options=options, reading=_reading(skip_bad, store))
 
+    @checked_options
     def calibrate(
         self,
         *,
@@ -369,6 +381,7 @@ class Run(Shown):
         options = _options(StopOptions, rule=rule, risk=risk, confidence=confidence, most=most, split=split, seed=seed)
         return calibrate_run(self, options, **where)
 
+    @checked_options
     def cost(
         self,
         *,
@@ -388,12 +401,14 @@ class Run(Shown):
         given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
         return cost_of_run(self, **given, encoders=encoders, device=device, store=_path(store))
 
+    @checked_options
     def quantise(self, out: Path | str, *, least_weights: int = LEAST_WEIGHTS) -> QuantisedRun:
         """Write its model with int8 weights into a folder that is not there yet; `meq.load` loads it."""
         from meq.runs.quantise import save_quantised
 
         return save_quantised(self, Path(out), least_weights=least_weights)
 
+    @checked_options
     def report(
         self,
         out: Path | str | None = None,
@@ -422,6 +437,7 @@ class Run(Shown):
             raise ValueError("`steps` and `full` say two different depths: give one of them")
         return getattr(self.model, "steps", None) if full else steps
 
+    @checked_options
     def serve(
         self,
         *,
@@ -442,6 +458,7 @@ class Run(Shown):
         password = None if auth is None else Password.of(auth)
         serve(self, host=host, port=port, allow_hosts=allow_hosts, password=password, limits=limits, steps=steps)
 
+    @checked_options
     def export(self, *, onnx: Path | str, steps: int | None = None) -> ExportedRun:
         """Write the run as ONNX, with a loop that needs neither torch nor meq; needs `pip install 'meq[onnx]'`."""
         from meq.runs.export import export_run

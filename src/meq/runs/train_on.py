@@ -240,7 +240,7 @@ def new_folder(data: str, *, runs: Path = RUNS) -> Path:
     if last is not None and last.is_dir() and holds_features_only(last):
         return last
     number = max(_numbered(data, runs), default=0) + 1
-    return runs / (_name(data) if number == 1 else f"{_name(data)}-{number}")
+    return runs / (data_name(data) if number == 1 else f"{data_name(data)}-{number}")
 
 
 def holds_features_only(folder: Path) -> bool:
@@ -262,12 +262,12 @@ def is_open(folder: Path) -> bool:
 
 def _numbered(data: str, runs: Path) -> dict[int, Path]:
     """Folders of runs on that data, by their number."""
-    pattern = re.compile(re.escape(_name(data)) + r"(?:-(\d+))?")
+    pattern = re.compile(re.escape(data_name(data)) + r"(?:-(\d+))?")
     found = {each: pattern.fullmatch(each.name) for each in (runs.iterdir() if runs.is_dir() else ())}
     return {int(match[1] or 1): each for each, match in found.items() if match is not None}
 
 
-def _name(data: str) -> str:
-    """The data set's name, or the table's without folder and suffix."""
+def data_name(data: str) -> str:
+    """The data set's name, or the table's without folder and suffix: what folders are called after."""
     stem = Path(data.removesuffix(".gz")).stem if is_table(data) else Path(data).stem
     return re.sub(r"[^\w.-]+", "-", stem).strip("-.") or "run"

@@ -5,8 +5,8 @@
 
 A trial is a run in FOLDER/trials that never sees another split than train and dev. What it is depends on the seed and
 its number alone, so that the same call goes on where it was interrupted, more trials can be added, and trials on Ray
-are those of one machine. The best one is trained once more in FOLDER/best-NUMBER, a run like any other, and scored on
-test.
+are those of one machine. The best one is trained once more in FOLDER/best-NUMBER, a run like any other, scored on test
+and calibrated with rows that chose nothing.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 
 from meq.data.contract import DataSet
 from meq.data.request import DataRequest
-from meq.data.table_files import is_table
 from meq.options import checked_options, nearest, real_number, whole_number
 from meq.records import alone, plain, read_cached, write_bytes, write_sealed
+from meq.runs.calibrate import calibrate_trained
 from meq.runs.request_of import Columns, request_of
 from meq.runs.search_space import (
     PENALTIES,
@@ -30,11 +30,12 @@ from meq.runs.search_space import (
     OneOf,
     space_for,
 )
+from meq.runs.train_on import data_name
 from meq.runs.tune_search import Search, Trial, Tuning, rank, train_command
 from meq.tables import as_files
 from meq.training.arms import SHAPE, check_recipe, fitted_to, fixed_by, train_arm
 from meq.training.config import SMALL, TrainConfig, check_splits
-from meq.training.prepare import FEATURES, prepare_request
+from meq.training.prepare import FEATURES, keeping_apart, prepare_request
 from meq.training.record import FAILED, RECORD, Provenance, RunRecord, RunRequest, read_record
 
 TUNINGS = Path("tunings")
@@ -55,6 +56,7 @@ def tune(
     label: str | None = None,
     split: str | None = None,
     group: str | None = None,
+    task: str | None = None,
     root: Path | str | None = None,
     out: Path | str | None = None,
     trials: int | None = None,
@@ -83,7 +85,8 @@ def tune(
     """
     columns = {"image": image, "text": text, "audio": audio, "vector": vector}
     place = tuning_folder(str(data) if isinstance(data, str | Path) else "table") if out is None else Path(out)
-    request = request_of(data, columns, folder=place, label=label, split=split, group=group, root=root, options=options)
+    places = {"label": label, "split": split, "group": group, "task": task, "root": root}
+    request = request_of(data, columns, folder=place, options=options, **places)  # type: ignore[arg-type]
     train = config or SMALL
     search = make_search(
         request,
@@ -99,7 +102,7 @@ def tune(
 
 def tuning_folder(data: str) -> Path:
     """Where the trials on that data go, and go on, unless it is told."""
-    return TUNINGS / (Path(data).stem if is_table(data) else data)
+    return TUNINGS / data_name(data)
 
 
 def make_search(
@@ -180,8 +183,9 @@ def _checked_budget(trials: int | None, hours: float | None) -> tuple[int | None
 
 def _kept(search: Search, folder: Path, store: Path | None) -> Search:
     """The search as the folder has it; an error if it has another one."""
-    search = replace(search, request=replace(search.request, store=store or folder / FEATURES))
     known = read_cached(Search, folder / SEARCH)
+    request = keeping_apart(search.request, None if known is None else known.request.options)
+    search = replace(search, request=replace(request, store=store or folder / FEATURES))
     if known is None:
         if any(folder.glob(f"{TRIALS_FOLDER}/*/{RECORD}")):
             raise ValueError(f"{folder} holds trials of another version of meq: choose another folder")
@@ -279,6 +283,9 @@ def _finish(search: Search, folder: Path, data: DataSet, provenance: Provenance,
         say(f"the best is trial {best.trial}: it is trained in {place}, and scored on all splits")
         _train(search, data, place, best.settings, provenance)
     record = read_record(place)
+    fitted = calibrate_trained(place, again=False) if record.scored else None
+    if fitted is not None:
+        say(str(fitted))
     found = Tuning(
         data=Path(search.request.data).name,
         folder=str(folder),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from meq.records import SCHEMA, dumps
@@ -14,6 +14,7 @@ from meq.showing import Tabular
 from meq.tables import Cell, Table, as_text
 from meq.training.arms import SHAPE
 from meq.training.config import SMALL, TrainConfig
+from meq.training.prepare import keeping_apart
 from meq.training.record import RunRequest
 
 
@@ -129,10 +130,12 @@ def train_command(search: Search, settings: Mapping[str, Any]) -> str:
     typed = ["meq", "train", request.data, *([] if request.root is None else [str(request.root)])]
     for kind in ("image", "text", "audio", "vector"):
         typed += [part for name in getattr(request, f"{kind}s") for part in (f"--{kind}", name)]
-    for name in ("label", "split", "group"):
+    for name in ("label", "split", "group", "task"):
         typed += [] if getattr(request, name) is None else [f"--{name}", getattr(request, name)]
     typed += [part for kind, name in request.encoders.items() for part in (f"--{_flag(kind)}-encoder", name)]
-    typed += [part for name, value in request.options.items() for part in ("--set", f"{name}={_json(value)}")]
+    options = keeping_apart(replace(request, options={}), None).options  # what `meq train` says itself is not typed
+    asked = {name: value for name, value in request.options.items() if (name, value) not in options.items()}
+    typed += [part for name, value in asked.items() for part in ("--set", f"{name}={_json(value)}")]
     typed += [] if search.arm == "meq" else ["--arm", search.arm]
     changed = {
         each.name: getattr(search.config, each.name) for each in fields(TrainConfig) if each.name not in settings

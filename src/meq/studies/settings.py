@@ -200,7 +200,7 @@ def _table(request: DataRequest, quick: bool) -> Setting:
         raise StudyError(
             f"{request.data}: a study needs two columns to learn from, got {', '.join(modalities) or 'none'}"
         )
-    places = {"label": request.label, "split": request.split, "group": request.group}
+    places = {"label": request.label, "split": request.split, "group": request.group, "task": request.task}
     options = {**{name: list(names) for name, names in columns.items() if names}, **places, **request.options}
     read_by = {"image": request.images, "text": request.texts}
     encoders = {

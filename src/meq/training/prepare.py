@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any, TypeVar
 
 from meq.data.contract import DataSet
 from meq.data.findings import Finding, Findings
@@ -25,6 +26,8 @@ from meq.encoders.encode import encode_and_count
 from meq.encoders.store import FeatureStore, StoreError
 from meq.training.profile import profile_of
 from meq.training.record import Provenance, RunRequest, read_request
+
+Asked = TypeVar("Asked", bound=DataRequest)
 
 FEATURES = "features"
 """The folder, in that of a run, of the features that it was trained on, unless it was given another store."""
@@ -101,7 +104,9 @@ def prepare_request(
     told what is done. `check` may refuse the data once it is read and before it is encoded. Of a table that a `run` is
     trained on, a part of dev is kept apart for calibration, unless the request says otherwise.
     """
-    request = request if run is None else _keeping_apart(request, run)
+    if run is not None:
+        before = read_request(run)
+        request = keeping_apart(request, None if before is None else before.options)
     check_request(request, encoders)
     findings = Findings("skip" if skip_bad else "raise")
     raw = request.open(findings)
@@ -143,12 +148,14 @@ def prepare_request(
     return data, provenance
 
 
-def _keeping_apart(request: DataRequest, run: Path) -> DataRequest:
-    """The request with its share for calibration; a run that was begun without one goes on without."""
+def keeping_apart(request: Asked, began: Mapping[str, Any] | None) -> Asked:
+    """The request with a share of dev for calibration, unless it says one itself.
+
+    `began` are the options of what is gone on with, None for what is new: what was begun without goes on without.
+    """
     if not is_table(request.data) or CALIBRATION in request.options:
         return request
-    began = read_request(run)
-    share = CALIBRATED if began is None else began.options.get(CALIBRATION, 0.0)
+    share = CALIBRATED if began is None else began.get(CALIBRATION, 0.0)
     return replace(request, options={**request.options, CALIBRATION: share}) if share else request
 
 

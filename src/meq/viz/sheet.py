@@ -17,7 +17,7 @@ from typing import Any
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from meq.data.content import Content, Picture, Regions, SoundFile
+from meq.data.content import Content, Picture, Regions, Sound
 from meq.data.contract import DataSet, Example
 from meq.data.findings import DataError
 from meq.errors import printable
@@ -135,7 +135,7 @@ def _content_line(content: Content | None) -> str:
         return "missing"
     if isinstance(content, str):
         return content
-    if isinstance(content, Picture | SoundFile):
+    if isinstance(content, Picture | Sound):
         return str(content)
     if isinstance(content, Regions):
         return f"{content.picture}, {len(content.boxes)} regions: {', '.join(content.names)}"
@@ -237,8 +237,8 @@ def _card_text(name: str, content: Any) -> str:
     """The text on a card for a modality that is not a picture."""
     if isinstance(content, str):
         return content if content.strip() else f"({name}: an empty text)"
-    if isinstance(content, SoundFile):
-        return f"({name}: a sound of {content.seconds():.1f} seconds, {content.path.name})"
+    if isinstance(content, Sound):
+        return f"({name}: a sound of {content.seconds():.1f} seconds, {Path(str(content)).name})"
     if isinstance(content, Tensor):
         shape = " x ".join(map(str, content.shape)) or "1"
         return f"({name}: numbers, {shape})"

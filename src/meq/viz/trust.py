@@ -9,11 +9,13 @@ import meq.viz.needs  # noqa: F401
 # isort: split
 from matplotlib.figure import Figure
 
+from meq.analysis.answers import Estimate
 from meq.analysis.importance import PartImportance
 from meq.analysis.probabilities import Reliability
 from meq.analysis.tables import number
 from meq.runs.importance import Importance, read_importance
 from meq.runs.probabilities import CheckedProbabilities, checked_probabilities
+from meq.runs.words import WordImportance
 from meq.viz.colours import BLUE, FAINT, LOST, ORANGE
 from meq.viz.run_figures import ReportedRun
 from meq.viz.style import MOST_OF_NAME, Drawing, new_figure, plain, styled
@@ -65,6 +67,27 @@ def importance_figure(parts: Sequence[PartImportance], *, score_name: str, title
     return figure
 
 
+def words_figure(words: Sequence[WordImportance], *, lost: str) -> Figure:
+    """What is lost without a word, a row per word with its interval and the number of examples that have it."""
+    with styled():
+        figure = new_figure(6.4, 1.1 + ROW * len(words))
+        axes = figure.add_subplot()
+        rows = range(len(words))
+        found = [each.lost for each in words]
+        below, above = ([max(0.0, x) for x in side] for side in zip(*_sides(found), strict=True))
+        axes.barh(rows, [each.value for each in found], color=BLUE, alpha=0.75, xerr=[below, above], ecolor=FAINT)
+        axes.axvline(0, color=FAINT, linewidth=0.8)
+        axes.set_yticks(list(rows), [f"{plain(each.word, MOST_OF_NAME)} ({each.found:,})" for each in words])
+        axes.invert_yaxis()
+        axes.set_xlabel(f"{lost} lost without the word")
+        axes.set_title("What single words count")
+    return figure
+
+
+def _sides(found: Sequence[Estimate]) -> list[tuple[float, float]]:
+    return [(each.value - each.low, each.high - each.value) for each in found]
+
+
 # -- of a run's files --------------------------------------------------------------------------------------------------
 
 
@@ -111,4 +134,21 @@ def importance_bars(run: ReportedRun) -> list[Drawing]:
                     + ("" if len(shown) < MOST_BARS else f" The {MOST_BARS} that count most."),
                 )
             )
-    return made
+    return [*made, *_words_bars(found)]
+
+
+def _words_bars(found: Importance) -> list[Drawing]:
+    shown = found.words[:MOST_BARS]
+    if not shown:
+        return []
+    lost = found.score_name if shown[0].probability is None else "probability of the true answer"
+    said = [f"{each.word} {number(each.lost.value)}" for each in shown[:6]]
+    return [
+        Drawing(
+            figure=words_figure(shown, lost=lost),
+            alt=f"What single words count, {lost} lost when a word is left out: {', '.join(said)}.",
+            caption=f"Frequent words of the texts of {found.origin.split}, each left out of those that have it (how "
+            f"many is in brackets): {lost} that is lost, with 95 % intervals."
+            + ("" if len(found.words) <= MOST_BARS else f" The {MOST_BARS} that count most."),
+        )
+    ]

@@ -12,9 +12,13 @@ class Limits:
     max_batch: int = 64
     """Examples in one request."""
     max_megabytes: int = 16
-    """Megabytes of one request. Pictures are written as base64 there, which takes a third more than their files."""
+    """Megabytes of one request. Pictures and sounds are base64 there, which takes a third more than their files."""
     max_megapixels: int = 20
     """Million pixels of one picture."""
+    max_seconds: float = 60.0
+    """Seconds of one sound."""
+    max_regions: int = 100
+    """Regions of one picture."""
     max_waiting: int = 16
     """Requests that are answered or wait for it; they are answered one after the other."""
     timeout_seconds: float = 60.0

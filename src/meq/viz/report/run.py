@@ -105,6 +105,7 @@ def run_context(run: ReportedRun) -> dict[str, Any]:
         "tokens": _tokens(run.showcase) if run.showcase is not None and run.showcase.tokens else None,
         "worth": None if run.showcase is None or run.showcase.worth is None else run.showcase.worth.table(),
         "importance": None if (counts := importance_of(run)) is None else counts.table(),
+        "words": None if counts is None else counts.words_table(),
         "probabilities": _probabilities(files),
         "data": _data(record, files.labels),
         "options": ", ".join(f"{key} {in_words(value)}" for key, value in options.items()),
