@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from data.more_folders import mosei_folder
 from rich.console import Console
 from studies.shrinking import SIZES, shrunk
@@ -23,7 +24,8 @@ from meq.studies.build import Places, build_model, prepare_data, sized_options
 from meq.studies.measures import measured_of
 from meq.studies.recipes import STUDIES, describe
 from meq.studies.settings import FULL, QUICK, setting_for
-from meq.studies.study import study_text
+from meq.studies.study import differences, study_text
+from meq.studies.tables import comparison_table
 
 QUIET = Console(quiet=True)
 WITH_OWN_DATA = ("tree-order",)
@@ -277,3 +279,34 @@ def test_an_encoder_of_what_a_set_does_not_have_is_refused(tmp_path: Path) -> No
     with pytest.raises(DataError, match="holds no words"):
         prepare_data(wordless.data, Places(data=mosei_folder(tmp_path / "mosei")))
     assert make_study("main", "vcr", encoders={"regions": "patches"}).data.encoders["image"] == "patches"
+
+
+def test_of_two_modalities_a_tree_is_the_graph_and_one_arm_is_trained(tmp_path: Path) -> None:
+    (tmp_path / "two.csv").write_text("a,b,y\n1,2,0\n3,4,1\n")
+    study = make_study("tree-order", DataRequest(data=str(tmp_path / "two.csv"), vectors=("a", "b"), label="y"))
+    assert [arm.name for arm in study.arms] == ["graph"]
+    assert study.notes == ("Of two modalities a merge tree is the graph, weight by weight: one arm is trained.",)
+    shape: dict[str, Any] = {"heads": 2, "steps": 2, "head_width": 8}
+    torch.manual_seed(0)
+    graph = meq.MutualEquilibrium({"a": 3, "b": 4}, 2, 8, **shape)
+    torch.manual_seed(0)
+    tree = meq.EquilibriumTree({"a": 3, "b": 4}, 2, 8, order=("a", "b"), **shape)
+    inputs = {"a": torch.randn(2, 3, 3), "b": torch.randn(2, 2, 4)}
+    assert torch.equal(graph(inputs).logits, tree(inputs).logits)
+
+
+def test_arms_that_cannot_be_or_are_there_in_another_form_are_told_beside_the_tables() -> None:
+    said = {
+        ("solvers", "snli-ve"): "The damping is 0.5 in every arm, not learned",
+        ("gradients", "mosei"): "The damping is 0.5 in every arm, not learned",
+        ("ablation", "mosei"): "there is no self-attention to remove",
+        ("safeguards", "relay"): "Models have no gate here",
+        ("state-design", "mosei"): "are the same arm here",
+    }
+    for (name, data), words in said.items():
+        study = make_study(name, data)
+        assert words in study.notes[0], name
+        assert study.notes[0] in comparison_table(study, {}, split="dev", metric="accuracy").notes
+    assert make_study("solvers", "hateful-memes").notes == make_study("safeguards", "vqa-v2").notes == ()
+    noted = make_study("solvers", "snli-ve")
+    assert differences(replace(noted, notes=()), noted) == [], "folders of older versions are gone on with"
