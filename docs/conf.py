@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "src"))
 # Notebooks run in processes of their own, which find this copy of meq by this. Their models are so small that a second
 # thread costs more than it brings.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm would have liked widgets; nothing here shows a bar
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 from meq.version import __version__  # noqa: E402
