@@ -23,6 +23,7 @@ sys.path.insert(0, str(ROOT / "src"))
 # Notebooks run in processes of their own, which find this copy of meq by this. Their models are so small that a second
 # thread costs more than it brings.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"  # tqdm would have liked widgets; nothing here shows a bar
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 from meq.version import __version__  # noqa: E402
@@ -35,11 +36,7 @@ version = release = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 nitpicky = True
-suppress_warnings = [
-    "config.cache",
-    "ref.python",  # two classes may have one short name, in two packages
-    "toc.empty_glob",  # a version that moves nobody has no page on moving
-]
+suppress_warnings = ["config.cache", "ref.python"]  # the latter: two classes may have one short name, in two packages
 
 # -- looks -------------------------------------------------------------------------------------------------------------
 # furo: light and dark by the reader's own setting, search without a service, legible on a phone, small.
@@ -60,7 +57,7 @@ copybutton_prompt_is_regexp = True
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
 nb_execution_mode = "force"
-nb_execution_timeout = 240  # a slow machine; on two cores each notebook is meant to take less than 40 seconds
+nb_execution_timeout = 600  # a slow machine; on two cores each notebook is meant to take less than 40 seconds
 nb_execution_raise_on_error = True
 nb_execution_in_temp = True
 nb_merge_streams = True
