@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,7 +48,8 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     columns = {"image": "photo", "text": "caption", "label": "y"}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr("meq.studies.compare.DRAWS", 20)  # an example shows how to ask, and not how sure the answer is
+        # an example shows how to ask, and not how sure the answer is
+        patch.setattr(importlib.import_module("meq.studies.compare"), "DRAWS", 20)
         meq.train("photos.csv", **columns, dim=16, heads=2, epochs=1, out="runs/photos", **BUILT_IN)
         yield
 
