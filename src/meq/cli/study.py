@@ -278,10 +278,14 @@ def _same_command(name: str, out: Path | None) -> str:
 @command
 def status(folder: Folder, as_json: AsJson = False) -> None:
     """How far a study has come, or the whole paper."""
-    from meq.studies.study import read_study, status_table
-    from meq.studies.whole_paper import is_paper, paper_status
+    from meq.studies.study import is_paper, read_study, status_table
 
-    table = paper_status(folder) if is_paper(folder) else status_table(folder, read_study(folder))
+    if is_paper(folder):
+        from meq.studies.whole_paper import paper_status
+
+        table = paper_status(folder)
+    else:
+        table = status_table(folder, read_study(folder))
     print(tables.as_json(table) if as_json else tables.as_text(table), end="")
 
 
@@ -296,9 +300,9 @@ def table(
     """Print a study's tables, made from its records; of a folder of the whole paper, the paper's."""
     from meq.studies.cost_study import cost_tables, is_cost, read_cost
     from meq.studies.paper_tables import beside_paper
-    from meq.studies.study import StudyError, read_study
+    from meq.studies.study import StudyError, is_paper, read_study
     from meq.studies.tables import shown_tables, tables_text
-    from meq.studies.whole_paper import is_paper, paper_tables
+    from meq.studies.whole_paper import paper_tables
 
     if is_paper(folder) or is_cost(folder):
         made = paper_tables(folder, paper=paper) if is_paper(folder) else cost_tables(read_cost(folder), paper=paper)
@@ -329,8 +333,7 @@ def figures(
     """
     require("matplotlib", "figures")
     from meq.studies.build import places_of
-    from meq.studies.study import read_study
-    from meq.studies.whole_paper import is_paper
+    from meq.studies.study import is_paper, read_study
     from meq.viz.figures import draw_all
 
     for place in (root, read, roots):
@@ -375,7 +378,8 @@ def verify(
 ) -> None:
     """Rehash every file, recompute every metric, rebuild every table; exit with 1 if anything differs."""
     from meq.studies.build import places_of
-    from meq.studies.whole_paper import is_paper, verify_any
+    from meq.studies.study import is_paper
+    from meq.studies.whole_paper import verify_any
 
     check_data(data, root)
     whole = is_paper(folder)

@@ -106,21 +106,21 @@ def _bootstrap(metrics: Sequence[Metric], logits: Tensor, target: Tensor, seed: 
     """Percentiles over resamples of the examples, the same for every metric."""
     import torch
 
+    from meq.data.resampling import scores_of_draws
+
     count = len(target)
     resamples = max(FEWEST, min(RESAMPLES, VALUES // count))
     generator = torch.Generator().manual_seed(random.Random(seed).getrandbits(62))
-    values: dict[str, list[float]] = {metric.name: [] for metric in metrics}
-    for _ in range(resamples):
-        rows = torch.randint(count, (count,), generator=generator)
-        for metric in metrics:
-            values[metric.name].append(_scored(metric, logits[rows], target[rows]))
+    rows = (torch.randint(count, (count,), generator=generator) for _ in range(resamples))
+    counts = torch.stack([torch.bincount(taken, minlength=count) for taken in rows]).numpy().astype("int16")
     found = {}
-    for name, drawn in values.items():
-        known = torch.tensor([value for value in drawn if math.isfinite(value)], dtype=torch.float64)
+    for metric in metrics:
+        drawn = torch.from_numpy(scores_of_draws(metric, logits, target, counts))
+        known = drawn[drawn.isfinite()]
         if len(known) * 2 > resamples:
             low, high = known.quantile(torch.tensor([(1 - COVERAGE) / 2, (1 + COVERAGE) / 2], dtype=torch.float64))
             method = f"bootstrap, {resamples} resamples"
-            found[name] = Interval(low=low.item(), high=high.item(), method=method)
+            found[metric.name] = Interval(low=low.item(), high=high.item(), method=method)
     return found
 
 

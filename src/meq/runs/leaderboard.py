@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from meq.data.resampling import Numbers
 from meq.studies.compare import (
     CALLED,
     DRAWS,
@@ -14,7 +15,6 @@ from meq.studies.compare import (
     INCOMPLETE,
     NOT_CALLED,
     TOO_FEW,
-    Numbers,
     bounds,
     mean,
     paired_difference,

@@ -13,30 +13,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
-from meq.data.metrics import (
-    ACC2,
-    ACC2_NONZERO,
-    ACC7,
-    ACCURACY,
-    AUROC,
-    EXACT_MATCH,
-    MICRO_F1,
-    NEGATIVE_MAE,
-    PEARSON,
-    R2,
-    RULES,
-    SOFT_ACCURACY,
-    TOKEN_ACCURACY,
-    WHOLE_ACCURACY,
-    metric_named,
-)
+from meq.data.metrics import metric_named
+from meq.data.resampling import ENTRIES, Counts, Numbers, scores_of_draws
 from meq.studies.study import Run, Study, run_place
 from meq.training.predictions import Predictions, read_predictions
 from meq.training.record import FINISHED, RunRecord
@@ -190,11 +171,6 @@ def spread(values: Iterable[float]) -> float | None:
 DRAWS, SEED = 2000, 0
 LEVELS = (0.025, 0.975)
 DIGITS = 6
-ENTRIES = 4_000_000
-"""Of the table of counts, draws by examples, that is held at a time."""
-
-Numbers: TypeAlias = npt.NDArray[np.float64]
-Counts: TypeAlias = npt.NDArray[np.int16]
 Answers = Callable[[str, int, str], Predictions | None]
 """From arm, seed and split to what was answered; None where that was not kept."""
 
@@ -292,121 +268,6 @@ def examples_digest(given: Predictions) -> bytes:
     return digest.digest()
 
 
-# -- the same metrics over many draws of the examples ------------------------------------------------------------------
-
-Parts = Callable[[Tensor, Tensor], list[Tensor]]
-"""(logits, targets) -> numbers per example whose means a metric is made of."""
-Whole = Callable[[list[Numbers]], Numbers]
-"""Those means, for every draw -> the metric for every draw."""
-
-
 def resampled(record: RunRecord, metric: str, given: Predictions, counts: Counts) -> Numbers:
-    """A record's metric for every row of counts, which says how often each example is taken; all rows at once."""
-    logits, target = given.logits, given.target
-    if metric == AUROC.name:
-        return _resampled_auroc(logits, target, counts)
-    known = metric_named(metric, record.data.facts)
-    if metric not in FORMS:  # registered by somebody else: computed for each draw by itself
-        draws = (torch.from_numpy(np.repeat(np.arange(len(logits)), row)) for row in counts)
-        return np.array([known(logits[taken], target[taken]) for taken in draws])
-    parts, whole = FORMS[metric]
-    if metric == ACC7.name and record.data.facts.get("target") == "score":
-        classes = RULES[record.data.facts["rule"]]
-        parts = lambda x, y: [classes(x.double().reshape(-1)) == classes(y.double().reshape(-1))]  # noqa: E731
-    values = np.stack([part.double().numpy() for part in parts(logits, target)], axis=1)
-    means = counts.astype(np.float64) @ values / max(1, len(values))
-    return whole(list(means.T))
-
-
-def _only(means: list[Numbers]) -> Numbers:
-    return means[0]
-
-
-def _ratio(means: list[Numbers], empty: float = np.nan) -> Numbers:
-    above, below = means
-    return np.where(below > 0, above / np.where(below > 0, below, 1.0), empty)
-
-
-def _r2_of(means: list[Numbers]) -> Numbers:
-    error, target, square = means
-    return 1 - _ratio([error, square - target**2])
-
-
-def _pearson_of(means: list[Numbers]) -> Numbers:
-    score, target, scores, targets, both = means
-    spread = np.sqrt(np.clip((scores - score**2) * (targets - target**2), 0, None))
-    return _ratio([both - score * target, spread])
-
-
-def _right(logits: Tensor, target: Tensor) -> list[Tensor]:
-    return [logits.argmax(1) == target]
-
-
-def _numbers(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Scores and targets around the targets' mean: squares of large numbers would lose the digits that matter."""
-    middle = target.double().mean()
-    return logits.double().reshape(-1) - middle, target.double().reshape(-1) - middle
-
-
-def _r2_parts(logits: Tensor, target: Tensor) -> list[Tensor]:
-    s, y = _numbers(logits, target)
-    return [(y - s).square(), y, y.square()]
-
-
-def _pearson_parts(logits: Tensor, target: Tensor) -> list[Tensor]:
-    s, y = _numbers(logits, target)
-    s = s - s.mean()
-    return [s, y, s.square(), y.square(), s * y]
-
-
-def _f1_parts(logits: Tensor, target: Tensor) -> list[Tensor]:
-    chosen, right = logits > 0, target > 0.5
-    return [2.0 * (chosen & right).sum(1), chosen.sum(1) + right.sum(1)]
-
-
-def _nonzero_parts(logits: Tensor, target: Tensor) -> list[Tensor]:
-    s, y = logits.reshape(-1), target.reshape(-1)
-    return [((s > 0) == (y > 0)) & (y != 0), y != 0]
-
-
-def _token_parts(logits: Tensor, target: Tensor) -> list[Tensor]:
-    asked = target >= 0
-    return [((logits.argmax(-1) == target) & asked).sum(1), asked.sum(1)]
-
-
-def _whole_parts(logits: Tensor, target: Tensor) -> list[Tensor]:
-    asked = target >= 0
-    return [((logits.argmax(-1) == target) | ~asked).all(1) & asked.any(1), asked.any(1)]
-
-
-FORMS: Mapping[str, tuple[Parts, Whole]] = {
-    ACCURACY.name: (_right, _only),
-    ACC7.name: (_right, _only),
-    TOKEN_ACCURACY.name: (_token_parts, _ratio),
-    WHOLE_ACCURACY.name: (_whole_parts, _ratio),
-    SOFT_ACCURACY.name: (lambda x, y: [y.gather(1, x.argmax(1, keepdim=True))[:, 0]], _only),
-    EXACT_MATCH.name: (lambda x, y: [((x > 0) == (y > 0.5)).all(1)], _only),
-    NEGATIVE_MAE.name: (lambda x, y: [-(x.double().reshape(-1) - y.double().reshape(-1)).abs()], _only),
-    ACC2.name: (lambda x, y: [(x.reshape(-1) >= 0) == (y.reshape(-1) >= 0)], _only),
-    ACC2_NONZERO.name: (_nonzero_parts, _ratio),
-    MICRO_F1.name: (_f1_parts, lambda means: _ratio(means, empty=1.0)),
-    R2.name: (_r2_parts, _r2_of),
-    PEARSON.name: (_pearson_parts, _pearson_of),
-}
-"""All but AUROC, which is made of pairs of examples."""
-
-
-def _resampled_auroc(logits: Tensor, target: Tensor, counts: Counts) -> Numbers:
-    """P(score of a positive > score of a negative), ties one half, every example taken as often as its count says."""
-    columns = logits.double().reshape(len(logits), -1)
-    score = columns[:, -1] - columns[:, 0] if columns.shape[1] == 2 else columns[:, 0]
-    if bool(score.isnan().any()):
-        return np.full(len(counts), np.nan)
-    order = torch.argsort(score, stable=True).numpy()
-    _, first = np.unique(score.numpy()[order], return_index=True)
-    positive = target.reshape(-1).numpy()[order] == 1
-    taken = counts[:, order].astype(np.float64)
-    above = np.add.reduceat(taken * positive, first, axis=1)  # by score, from the lowest: ties are one place
-    below = np.add.reduceat(taken * ~positive, first, axis=1)
-    won = (above * (below.cumsum(axis=1) - below / 2)).sum(axis=1)
-    return _ratio([won, above.sum(axis=1) * below.sum(axis=1)])
+    """A record's metric for every row of counts, which says how often each example is taken."""
+    return scores_of_draws(metric_named(metric, record.data.facts), given.logits, given.target, counts)

@@ -17,7 +17,7 @@ from meq.training.config import TrainConfig
 from meq.training.record import RECORD, read_record
 
 STUDY, RUNS, TABLES = "study.json", "runs", "tables"
-PAPER = "paper"
+PAPER, PAPER_FILE = "paper", "paper.json"
 """What all studies of the paper together are called on the command line."""
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 MATCHES = ("model", "block", "flops")
@@ -164,6 +164,11 @@ def run_place(arm: str, seed: int) -> str:
 
 def study_text(study: Study) -> str:
     return dumps({"schema": SCHEMA, **plain(study)})
+
+
+def is_paper(folder: Path) -> bool:
+    """Whether the folder holds all studies of the paper together; known without reading any."""
+    return (folder / PAPER_FILE).is_file()
 
 
 def read_study(folder: Path) -> Study:

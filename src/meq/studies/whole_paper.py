@@ -34,14 +34,13 @@ from meq.studies.paper_tables import assembled
 from meq.studies.recipes import STUDIES, make_study
 from meq.studies.remeasure import remeasure
 from meq.studies.runner import run_study
-from meq.studies.study import STUDY, TABLES, Study, StudyError, read_study
+from meq.studies.study import PAPER_FILE, STUDY, TABLES, Study, StudyError, is_paper, read_study
 from meq.studies.tables import records_of
 from meq.studies.untrained import COST, run_untrained
 from meq.studies.verify import Fault, Verification, verify
 from meq.studies.workers import Executor
 from meq.tables import Cell, Table, as_files
 
-PAPER_FILE = "paper.json"
 TABLE_FORMAT = 3
 """Raised when the same records give other tables than before."""
 PLAN: Mapping[str, tuple[str, ...]] = {
@@ -285,10 +284,6 @@ def smoke_form(study: Study) -> Study:
 
 
 # -- reading it back ---------------------------------------------------------------------------------------------------
-
-
-def is_paper(folder: Path) -> bool:
-    return (folder / PAPER_FILE).is_file()
 
 
 def read_paper(folder: Path) -> PaperFile:

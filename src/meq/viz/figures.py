@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 from meq.options import nearest
 from meq.registry import Registry
 from meq.studies.build import Places
-from meq.studies.study import STUDY
-from meq.studies.whole_paper import is_paper, places_of_parts
+from meq.studies.study import STUDY, is_paper
+from meq.studies.whole_paper import places_of_parts
 from meq.viz import paper_figures, run_figures, staircase, study_figures, trust
 from meq.viz.run_figures import ReportedRun, open_reported_run
 from meq.viz.study_figures import ReportedStudy, open_reported_study

@@ -8,8 +8,8 @@ from meq.data.request import nearest_beside
 from meq.options import checked_options
 from meq.records import write_bytes
 from meq.runs.run_files import open_run_files
-from meq.studies.study import StudyError
-from meq.studies.whole_paper import is_paper, read_paper
+from meq.studies.study import StudyError, is_paper
+from meq.studies.whole_paper import read_paper
 from meq.viz.figures import is_study
 from meq.viz.report.document import Section, make_page
 from meq.viz.report.run import run_context, run_sections, run_title
