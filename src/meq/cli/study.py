@@ -479,7 +479,7 @@ def demo(
             highlight=False,
         )
         if undrawn:
-            console.print(undrawn, highlight=False, markup=False)  # brackets of an extra are no style
+            print(undrawn)  # not by the console, which would wrap the command and take its brackets for a style
         run_study(study, out, console=Console(stderr=True))
         run = out / run_place(study.reference, study.seeds[0])
         with Bars() as bars:
