@@ -33,7 +33,7 @@ if threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 set_profile()
 torch.set_num_threads(1)  # the problems are tiny, and threads that wait for each other cost more than they give
-SLOW = ("recipes", "docs", "export", "survival", "compile", "examples", "processes", "demo")
+SLOW = ("recipes", "docs", "docstrings", "export", "survival", "compile", "examples", "processes", "demo")
 """Files of few tests that take long: begun first, or one core would sit with them at the end while the others wait."""
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 
